@@ -106,7 +106,7 @@ class Merges:
     ) -> str:
         """Create a contender's table with the rows before any upsert; drop its last one."""
         if contender in self.last:
-            self.rig.lake.drop(("s", self.last[contender]))
+            self.rig.lake.purge(("s", self.last[contender]))
         self._made += 1
         name = self.last[contender] = f"t{self._made}"
         data = pa.RecordBatchReader.from_batches(

@@ -97,7 +97,7 @@ class TestReaders(Shop):
             assert [tuple(sorted(versions)) for versions in now] == now
         assert join(project) == [(len(times) - 1,) * 3]
         for name in MARTS:
-            catalog.drop((schema, name))
+            catalog.purge((schema, name))
 
 
 def join(project: Any, at: str = "") -> list[tuple[int, ...]]:

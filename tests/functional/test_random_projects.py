@@ -20,6 +20,7 @@ from tests.functional.builds import AtomicProject, build_names, command
 from tests.functional.lake import rows, table
 from tests.functional.random_projects import RandomProject, Step
 from tests.functional.table_contents import Contents, differences, read_tables, read_version
+from tests.lost_files import assert_nothing_lost
 
 # Seeds, steps and incremental models of short histories; the others are long.
 SHORT = (3, 2)
@@ -75,6 +76,7 @@ class Histories:
     def contents(self, project: Any, target: str, branch: str = "main") -> dict[str, Contents]:
         tables = read_tables(project, self.schema(project, target), branch)
         assert not [name for name in tables if "__dbt_" in name]
+        assert_nothing_lost(project.adapter.catalog, [self.schema(project, target)])
         return tables
 
     def build(self, project: Any, step: Step, target: str, *arguments: str) -> Results:

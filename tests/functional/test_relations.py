@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from dbt.tests.util import run_dbt, run_dbt_and_capture
+from dbt_common.exceptions import DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.cli import main
 from tests.functional.lake import rows, run, table
 
 CHANGING = "{{ config(materialized=var('kind', 'view')) }} select 1 as id, '{{ var('kind', 'view') }}' as kind"
@@ -43,6 +47,54 @@ class TestKindChanges:
             assert project.adapter.catalog.relations(project.test_schema) == [
                 ("changing", expected)
             ]
+
+
+class TestKilledBetweenDropAndRename:
+    """No catalog replaces a view by a table in one step."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"changing.sql": CHANGING}
+
+    @pytest.mark.parametrize(("before", "after"), [("view", "table"), ("table", "view")])
+    def test_the_next_run_finishes_it(
+        self, project: Any, monkeypatch: pytest.MonkeyPatch, before: str, after: str
+    ) -> None:
+        run_dbt(["run", "--vars", f"kind: {before}"])
+        with monkeypatch.context() as patch:
+            patch.setattr(type(project.adapter), "rename_relation", fail)
+            run_dbt(["run", "--vars", f"kind: {after}"], expect_pass=False)
+        catalog = project.adapter.catalog
+        ((left, kind),) = catalog.relations(project.test_schema)
+        assert left.startswith("changing__dbt_staged_") and kind == after
+        # It may be of a run that still runs.
+        assert builds(project).startswith("All builds are published")
+        assert left not in builds(project)
+        monkeypatch.setattr("dbt.adapters.iceberg_stream.builds.leftovers.MIN_AGE", timedelta(0))
+        assert f"{left}  left by a run that was killed" in builds(project)
+        _, output = run_dbt_and_capture(["run", "--vars", f"kind: {after}"])
+        assert "A run was killed while it replaced" in output
+        assert catalog.relations(project.test_schema) == [("changing", after)]
+        assert rows(project, "select kind from {schema}.changing") == [(after,)]
+
+    def test_one_that_was_killed_before_the_drop(
+        self, project: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run_dbt(["run", "--vars", "kind: table"])
+        run(project, "create table {schema}.changing__dbt_staged_0123456789ab as select 1 as id")
+        monkeypatch.setattr("dbt.adapters.iceberg_stream.builds.leftovers.MIN_AGE", timedelta(0))
+        run_dbt(["run", "--vars", "kind: table"])
+        assert project.adapter.catalog.relations(project.test_schema) == [("changing", "table")]
+
+
+def fail(*_: Any) -> None:
+    raise DbtRuntimeError("killed here")
+
+
+def builds(project: Any) -> str:
+    folder = str(project.project_root)
+    command = ["builds", "--project-dir", folder, "--profiles-dir", str(project.profiles_dir)]
+    return CliRunner().invoke(main, command).output
 
 
 # As packages for dbt-spark make their temporary relations.

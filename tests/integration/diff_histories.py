@@ -27,6 +27,7 @@ from dbt.adapters.iceberg_stream.tables.files.deletes import (
     write_position_deletes,
 )
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from tests.lost_files import missing_files
 from tests.unit.local_tables import commit, evolve, load, make_table, write
 
 FIELDS = (
@@ -100,6 +101,7 @@ class History:
             if not self.versions or self.versions[-1].snapshot_id != snapshot_id:
                 # As the snapshot's schema id says it; `evolve` after it makes no snapshot.
                 self.versions.append(Version(table.location, snapshot_id, Schema(*self.fields)))
+        assert missing_files(load(self.lake, self.name)) == []
 
     def append(self, rows: Sequence[Any]) -> None:
         self._commit(Operation.APPEND, self._rows(rows))

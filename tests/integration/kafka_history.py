@@ -34,6 +34,7 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import R
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from tests.integration import stream_writer
 from tests.integration.tables import duckdb_rows
+from tests.lost_files import missing_files
 
 PARTITIONS = 2
 IDS = 12
@@ -437,7 +438,7 @@ class History:
         """Compare the table and the dead letters with what was sent."""
         assert self.reached == [len(sent) for sent in self.sent]
         loaded = self.lake.load(("s", self.topic))
-        assert loaded is not None
+        assert loaded is not None and missing_files(loaded) == []
         names = [field.name for field in self.lake.table(("s", self.topic)).schema().fields]
         columns = ", ".join('epoch_us("at") as "at"' if name == "at" else name for name in names)
         rows = Counter(

@@ -49,6 +49,7 @@ from tests.integration.table_model import (
     plain,
 )
 from tests.integration.tables import read_by_duckdb
+from tests.lost_files import missing_files
 
 EQUALITY = DataFileContent.EQUALITY_DELETES
 NAMESPACE = "s"
@@ -197,7 +198,9 @@ class OwnWrites(RuleBasedStateMachine):
         assert not left, left
 
     def teardown(self) -> None:
-        self.place.lake.drop((NAMESPACE, self.name))
+        loaded = self.place.lake.load((NAMESPACE, self.name))
+        assert loaded is None or missing_files(loaded) == []
+        self.place.lake.purge((NAMESPACE, self.name))
 
     def _read(self, loaded: LoadedTable, truth: Counter[tuple[Any, ...]]) -> None:
         equality = any(f.content == EQUALITY for f in live_deletes(loaded.io, loaded.metadata))

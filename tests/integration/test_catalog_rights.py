@@ -84,7 +84,7 @@ def test_a_catalog_that_does_not_purge(
     other = f"{name}_2"
     ingest(lake, ("s", other), pa.table({"id": [1]}).to_reader(), Mode.CREATE)
     for dropped in (name, other):
-        lake.drop(("s", dropped))
+        lake.purge(("s", dropped))
         with pytest.raises(NoSuchTableError):
             lake.pyiceberg.load_table(("s", dropped))
     # It is asked to purge once, and then no more.
@@ -96,7 +96,7 @@ def test_a_refusal_that_names_the_setting(lake: IcebergCatalog, proxy: FaultProx
     with pytest.raises(
         CatalogError, match="administrator to enable DROP_WITH_PURGE_ENABLED"
     ) as raised:
-        lake.drop(("s", "viewed"))
+        lake.purge(("s", "viewed"))
     assert "privilege" not in str(raised.value)
 
 

@@ -26,13 +26,14 @@ from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.maintenance.orphans import (
     find_orphans,
     remove_orphans,
-    without_clones,
 )
 from dbt.adapters.iceberg_stream.maintenance.retention import expirable_snapshots
 from dbt.adapters.iceberg_stream.maintenance.steps.clones import unused_tags
 from dbt.adapters.iceberg_stream.tables import clones
-from dbt.adapters.iceberg_stream.tables.clones import NotClonable, clone_table, drop_table
+from dbt.adapters.iceberg_stream.tables.clones import NotClonable, clone_table
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from tests.lost_files import assert_nothing_lost
 from tests.servers.rest_catalog import RestCatalog
 
 ORIGINAL, CLONE = ("s", "orders"), ("s", "orders_dev")
@@ -89,12 +90,12 @@ def files(table: LoadedTable) -> list[Path]:
 
 
 def assert_sound(lake: IcebergCatalog, *names: Name) -> None:
+    assert_nothing_lost(lake, ["s"])
     for name in names:
         table = load(lake, name)
         assert list(check_table(table, data=True).findings) == []
         now = datetime.now(timezone.utc) + timedelta(hours=1)
-        others = [load(lake, ("s", other)) for other, _ in lake.relations("s")]
-        assert without_clones(table, find_orphans(table, now), others) == []
+        assert find_orphans(table, now, [lake]) == []
 
 
 def set_property(lake: IcebergCatalog, name: Name, key: str, value: str) -> None:
@@ -133,8 +134,7 @@ def test_the_original_is_dropped_and_created_again(lake: IcebergCatalog) -> None
     assert ids(lake, CLONE) == [1, 2, 3]
     write(lake, ORIGINAL, [7])
     new, now = load(lake, ORIGINAL), datetime.now(timezone.utc) + timedelta(hours=1)
-    others = [new, load(lake, CLONE)]
-    orphans = without_clones(new, find_orphans(new, now), others)
+    orphans = find_orphans(new, now, [lake])
     # Of the dropped table: its metadata, and the snapshot that the clone does not have.
     assert not [orphan for orphan in orphans if orphan.path.endswith(".parquet")]
     remove_orphans(new, orphans)
@@ -164,17 +164,17 @@ def test_others_that_drop_a_clone_leave_its_files(lake: IcebergCatalog) -> None:
     clone_table(lake, ORIGINAL, CLONE)
     write(lake, CLONE, [4])
     clone = load(lake, CLONE)
-    lake.drop(CLONE)
+    lake.unregister(CLONE)
     assert [path for path in files(clone) if path.suffix == ".parquet"]
     assert ids(lake, ORIGINAL) == [1, 2, 3]
     # `maintain` removes the tag a day later.
     assert tag_names(lake) == ["s.orders_dev"]
     tag = clone_tags(load(lake, ORIGINAL).metadata)[0]
-    assert unused_tags(lake, load(lake, ORIGINAL).metadata) == []
+    assert unused_tags([lake], load(lake, ORIGINAL).metadata) == []
     old = str(replace(tag, created=tag.created - timedelta(days=2)))
     metadata = dict(load(lake, ORIGINAL).metadata)
     metadata["refs"] = {old: metadata["refs"][str(tag)], "main": metadata["refs"]["main"]}
-    assert unused_tags(lake, metadata) == [old]
+    assert unused_tags([lake], metadata) == [old]
     update = RemoveSnapshotRefUpdate.model_validate({"ref-name": str(tag)})
     lake.commit(load(lake, ORIGINAL), (), (update,))
 
@@ -191,7 +191,7 @@ def test_the_tag_keeps_the_snapshot(lake: IcebergCatalog) -> None:
     # The tag of a clone that exists is needed, however old it is.
     (tag,) = clone_tags(metadata)
     old = str(replace(tag, created=tag.created - timedelta(days=400)))
-    assert unused_tags(lake, {**metadata, "refs": {old: {}}}) == []
+    assert unused_tags([lake], {**metadata, "refs": {old: {}}}) == []
 
 
 def test_a_table_without_rows(lake: IcebergCatalog) -> None:
@@ -276,7 +276,7 @@ def test_a_user_who_may_not_write_the_original(catalog: RestCatalog) -> None:
     with pytest.raises(NotClonable, match="a tag must keep its snapshot, and cannot be set"):
         clone_table(rest_lake(catalog, "rita", "reader"), ORIGINAL, CLONE)
     assert owner.metadata(CLONE) is None and tag_names(owner) == []
-    owner.drop(ORIGINAL)
+    drop_table(owner, ORIGINAL)
 
 
 @pytest.mark.parametrize(
@@ -289,3 +289,24 @@ def test_other_tags(text: str) -> None:
 def test_the_name_of_a_tag() -> None:
     tag = CloneTag.create(("a.b", "c/d"))
     assert CloneTag.parse(str(tag)) == tag
+
+
+def test_a_dropped_table_leaves_files_of_others(lake: IcebergCatalog) -> None:
+    """Added files, and those of a registered copy; a server would purge them."""
+    for name in ("adding", "copied"):
+        write(lake, ("s", name), [7])
+    shared = [Path(file) for file in _data_files(lake, ORIGINAL)]
+    lake.table(("s", "adding")).add_files([str(file) for file in shared])
+    lake.register(("s", "copy"), load(lake, ("s", "copied")).location)
+    copied = files(load(lake, ("s", "copied")))
+    for name in ("adding", "copy"):
+        drop_table(lake, ("s", name))
+    assert ids(lake, ORIGINAL) == [1, 2, 3] and ids(lake, ("s", "copied")) == [7]
+    assert_sound(lake, ORIGINAL, ("s", "copied"))
+    drop_table(lake, ("s", "copied"))
+    assert not [path for path in copied if path.exists()]
+
+
+def _data_files(lake: IcebergCatalog, name: Name) -> list[str]:
+    tasks = lake.table(name).scan().plan_files()
+    return [task.file.file_path.removeprefix("file://") for task in tasks]

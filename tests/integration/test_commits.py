@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitStateUnknown
 from dbt.adapters.iceberg_stream.cli import main
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans, remove_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import remove_orphans, unreferenced_files
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 from tests.integration.tables import LATER
 from tests.integration.writers import open_catalog, start
@@ -112,7 +112,7 @@ def test_a_writer_that_is_killed(
         assert exit_code(again) == 0
     assert rows(lake, name) == new
     table = lake.load(("s", name))
-    orphans = find_orphans(table, LATER)
+    orphans = unreferenced_files(table, LATER)
     kinds = [orphan.path.rsplit(".", 1)[-1] for orphan in orphans]
     data_files, metadata_files = LEFT[stage]
     if stage == "before swap" and mode in ("replace", "merge"):
@@ -121,7 +121,7 @@ def test_a_writer_that_is_killed(
         data_files += 1  # the file that was rewritten, before those of new rows
     assert (kinds.count("parquet"), kinds.count("avro")) == (data_files, metadata_files)
     assert remove_orphans(table, orphans) == len(orphans)
-    assert find_orphans(table, LATER) == []
+    assert unreferenced_files(table, LATER) == []
     assert rows(lake, name) == new
 
 
@@ -145,6 +145,13 @@ def test_the_command_for_orphans(tmp_path: Path) -> None:
     assert "1 orphans, 1,234 bytes" in orphans("s.t", "--older-than", "0")
     assert "1 removed" in orphans("s.t", "--older-than", "0", "--remove")
     assert not lost.exists()
+    assert "--remove and --restore exclude each other" in orphans("s.t", "--remove", "--restore")
+    assert "1 restored." in orphans("s.t", "--restore")
+    assert lost.stat().st_size == 1234
+    orphans("s.t", "--older-than", "0", "--remove")
+    deleted = orphans("s.t", "--older-than", "0", "--remove", "--keep-removed", "0")
+    assert "0 removed. 1 removed earlier were deleted." in deleted
+    assert "0 restored." in orphans("s.t", "--restore") and not lost.exists()
     assert rows(lake, "t") == [(-1, 0)]
     assert "There is no table s.none in the catalog `lake`" in orphans("s.none")
     assert "must have the form schema.name" in orphans("none")
@@ -189,7 +196,7 @@ class TestLostAnswers:
         table = lake.load(("s", name))
         assert [s["snapshot-id"] for s in table.metadata["snapshots"]][1:] == [done.snapshot_id]
         assert rows(lake, name) == [(-1, 0), (-1, 0)]
-        assert find_orphans(table, LATER) == []
+        assert unreferenced_files(table, LATER) == []
 
     @pytest.mark.parametrize("status", [429, 500, 520])
     def test_of_one_that_was_not(
@@ -207,7 +214,7 @@ class TestLostAnswers:
         table = lake.load(("s", name))
         assert rows(lake, name) == [(-1, 0)]
         # It may still have come: its files are kept.
-        left = [orphan.path.rsplit(".", 1)[-1] for orphan in find_orphans(table, LATER)]
+        left = [orphan.path.rsplit(".", 1)[-1] for orphan in unreferenced_files(table, LATER)]
         assert left.count("parquet") == 1
 
     def test_and_the_catalog_is_gone(
@@ -229,4 +236,4 @@ class TestLostAnswers:
         with pytest.raises(CatalogError, match="refused to commit"):
             ingest(lake, ("s", name), ROW.to_reader())
         proxy.faults.clear()
-        assert find_orphans(lake.load(("s", name)), LATER) == []
+        assert unreferenced_files(lake.load(("s", name)), LATER) == []

@@ -13,7 +13,7 @@ import pytest
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.batches import copy_on_write, runners
 from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import CopyOnWrite, in_threads
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -72,7 +72,7 @@ def operations(made: Bed) -> list[str]:
 def orphans(made: Bed) -> list[Any]:
     base = made.lake.load(("s", made.name))
     assert base is not None
-    return find_orphans(base, LATER)
+    return unreferenced_files(base, LATER)
 
 
 @pytest.mark.parametrize("tasks", [False, True])
@@ -290,5 +290,5 @@ def test_changes_within_a_batch(tmp_path: Path, version: int, seed: int) -> None
     assert duckdb_rows(lake, NAME[1]) == truth.sorted()
     base = sink.table()
     assert base.metadata["snapshots"][-1]["summary"]["operation"] == "append"
-    assert find_orphans(base, LATER) == []
+    assert unreferenced_files(base, LATER) == []
     lake.close()

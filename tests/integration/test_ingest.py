@@ -126,7 +126,7 @@ def test_a_dropped_table_is_told(lake: IcebergCatalog) -> None:
 
     def drops() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([[2], ["b"]], schema=SCHEMA)
-        lake.drop(("s", "dropped"))
+        lake.purge(("s", "dropped"))
 
     with pytest.raises(CatalogError, match="was dropped while this write ran"):
         ingest(lake, ("s", "dropped"), pa.RecordBatchReader.from_batches(SCHEMA, drops()))

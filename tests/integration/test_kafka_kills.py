@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans, remove_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import remove_orphans, unreferenced_files
 from tests.integration import stream_writer
 from tests.integration.kafka_writer import SCHEMAS, Messages, drain
 from tests.integration.processes import forkserver
@@ -130,7 +130,7 @@ def require_all(lake: IcebergCatalog, topic: Topic, keys: tuple[str, ...]) -> No
     reached = stream_writer.frontier(dict(loaded.metadata), SINK) or {}
     assert [reached[str(n)] for n in range(PARTITIONS)] == [len(sent) for sent in topic.rows]
     expected = topic.written(lake, keys)
-    orphans = find_orphans(loaded, LATER)
+    orphans = unreferenced_files(loaded, LATER)
     assert remove_orphans(loaded, orphans) == len(orphans)
     assert Counter(duckdb_rows(lake, "t")) == expected
     findings = check_table(loaded, data=True).findings

@@ -12,7 +12,7 @@ import pytest
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.metadata import CONVERSION, snapshots
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.batches import batch_writer, runners
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.table_maintenance import COMMITS
@@ -64,7 +64,7 @@ def test_the_table_is_the_truth(bed: MakeBed, version: int, by: str, tasks: bool
     assert contents(made) == {POSITIONS}
     base = made.lake.load(("s", made.name))
     assert base is not None
-    assert find_orphans(base, LATER) == []
+    assert unreferenced_files(base, LATER) == []
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_table_that_is_too_large_for_an_index_converts_its_deletes(
     assert [row for row in duckdb_rows(made.lake, made.name) if row[0] is not None] == [
         row for row in last_of_each(changes) if row[0] is not None
     ]
-    assert find_orphans(base, LATER) == []
+    assert unreferenced_files(base, LATER) == []
     messages = [call.args[0] for call in logger.warning.call_args_list]
     assert [m for m in messages if "converts them to deletes by position" in m] == messages != []
 

@@ -31,7 +31,7 @@ from pyiceberg.table.snapshots import Operation
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.key_index import index_runs
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
@@ -48,6 +48,7 @@ from dbt.adapters.iceberg_stream.tables.files.deletes import only_data_file
 from tests.integration.streams import NAME, Change, make_table
 from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_rows, write
+from tests.lost_files import ForeignFiles, assert_nothing_lost
 
 KEYS = st.one_of(st.none(), st.integers(0, 6))
 CHANGES = st.lists(
@@ -66,6 +67,7 @@ class Histories(RuleBasedStateMachine):
     @initialize(rows=st.lists(KEYS, max_size=5))
     def create(self, rows: list[int | None]) -> None:
         self.folder = tempfile.TemporaryDirectory()
+        self.foreign = ForeignFiles.create(Path(self.folder.name))
         backend = SqliteBackend("lake", Path(self.folder.name))
         backend.create_namespace("s")
         self.lake = IcebergCatalog("lake", backend)
@@ -227,7 +229,9 @@ class Histories(RuleBasedStateMachine):
             self.discard_pending()
             base = self.lake.load(NAME)
             assert base is not None
-            assert find_orphans(base, LATER) == []
+            assert unreferenced_files(base, LATER) == []
+            assert_nothing_lost(self.lake)
+            self.foreign.assert_unchanged()
             self.lake.close()
             self.folder.cleanup()
 

@@ -35,7 +35,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, index_runs
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
@@ -51,6 +51,7 @@ from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.compaction import small_files
 from tests.integration.streams import NAME
 from tests.integration.tables import LATER, duckdb_rows, write
+from tests.lost_files import ForeignFiles, assert_nothing_lost
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -115,6 +116,7 @@ class LateChanges(RuleBasedStateMachine):
     @initialize(rows=st.lists(KEYS, max_size=3, unique=True))
     def create(self, rows: list[int | None]) -> None:
         self.folder = tempfile.TemporaryDirectory()
+        self.foreign = ForeignFiles.create(Path(self.folder.name))
         backend = SqliteBackend("lake", Path(self.folder.name))
         backend.create_namespace("s")
         self.lake = IcebergCatalog("lake", backend)
@@ -236,7 +238,9 @@ class LateChanges(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "sink"):
             self.sink.discard([batch for _, batch, _ in self.pending])
-            assert find_orphans(self.load(), LATER) == []
+            assert unreferenced_files(self.load(), LATER) == []
+            assert_nothing_lost(self.lake)
+            self.foreign.assert_unchanged()
             self.lake.close()
             self.folder.cleanup()
 

@@ -14,7 +14,7 @@ import pytest
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, why_spark
@@ -71,7 +71,7 @@ def expect(lake: IcebergCatalog, spark: Session, name: str, changed: dict[int, i
     spark.run(f"refresh table s.{name}")
     rows = as_rows(spark.query(f"select id, n from s.{name} order by id"))
     assert rows == sorted((i, n) for i, n in expected.items() if n is not None)
-    assert find_orphans(base_of(lake, name), LATER) == []
+    assert unreferenced_files(base_of(lake, name), LATER) == []
 
 
 def test_merges_of_other_files_are_not_redone(
@@ -264,4 +264,4 @@ def test_what_fails_before_the_commit_leaves_none_of_ours(
         change.set_properties({"write.metadata.metrics.default": "of no kind"})
     with pytest.raises(ValueError, match="of no kind"):
         merging(lake, name, (1, 1)).run(base_of(lake, name))
-    assert find_orphans(base_of(lake, name), LATER) == []
+    assert unreferenced_files(base_of(lake, name), LATER) == []

@@ -220,4 +220,4 @@ def test_two_partition_fields_of_one_decimal_type(lake: IcebergCatalog, spark: S
     spark.run("call lake.system.rewrite_manifests('s.twice')")
     insert(lake, "twice", rows.to_batches()[0])
     assert spark.rows("select count(*) as n from s.twice").to_pylist() == [{"n": 3}]
-    lake.drop(("s", "twice"))
+    lake.purge(("s", "twice"))

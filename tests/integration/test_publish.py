@@ -4,29 +4,68 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 
-from dbt.adapters.iceberg_stream.builds.build import Build, discard, get_build, list_builds
+from dbt.adapters.iceberg_stream.builds.build import (
+    Build,
+    discard,
+    discard_abandoned,
+    discard_in,
+    get_build,
+    list_builds,
+    record_run,
+)
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
 from dbt.adapters.iceberg_stream.builds.names import staged_name
 from dbt.adapters.iceberg_stream.builds.publish import Publication, publish
 from dbt.adapters.iceberg_stream.builds.staged import stage_table
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict, CommitStateUnknown
+from dbt.adapters.iceberg_stream.catalog.errors import (
+    CatalogError,
+    CommitConflict,
+    CommitStateUnknown,
+)
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.identity.sources import LiteralToken
 from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
+from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
+from dbt.adapters.iceberg_stream.catalog.views import view_query
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.tables.references import references
 from tests.integration.mart_readers import assert_one_time, read_while_publishing
+from tests.lost_files import ForeignFiles, assert_nothing_lost
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
 
 BUILD = "pr-1"
+VIEW = {
+    "current-version-id": 1,
+    "versions": [
+        {
+            "version-id": 1,
+            "schema-id": 0,
+            "timestamp-ms": 0,
+            "summary": {},
+            "default-namespace": ["s"],
+            "representations": [{"type": "sql", "sql": "select 1 as id", "dialect": "spark"}],
+        }
+    ],
+    "schemas": [
+        {
+            "type": "struct",
+            "schema-id": 0,
+            "fields": [{"id": 0, "name": "id", "required": False, "type": "int"}],
+        }
+    ],
+}
 NAMES = ("appended", "replaced", "created", "unchanged")
 
 
@@ -39,6 +78,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
 @pytest.fixture(params=["sqlite", "rest"])
 def lake(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[IcebergCatalog]:
     """A catalog with an empty namespace `s`."""
+    foreign = ForeignFiles.create(tmp_path / "warehouse")
     if request.param == "sqlite":
         backend: Any = SqliteBackend("lake", tmp_path / "warehouse")
     else:
@@ -49,11 +89,12 @@ def lake(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[IcebergCatal
     lake = IcebergCatalog("lake", backend)
     yield lake
     drop_all(lake)
+    foreign.assert_unchanged()
 
 
 def drop_all(lake: IcebergCatalog) -> None:
     for name, _ in lake.relations("s"):
-        lake.drop(("s", name))
+        lake.purge(("s", name))
 
 
 class Interrupted(BaseException):
@@ -137,6 +178,7 @@ def publish_all(lake: IcebergCatalog) -> Publication:
 def assert_clean(lake: IcebergCatalog, names: Sequence[str] = NAMES) -> None:
     """Nothing of a build is left, and the tables are sound."""
     assert list_builds(lake) == []
+    assert_nothing_lost(lake, ["s"])
     for name in names:
         table = lake.load(("s", name))
         assert table is not None
@@ -319,3 +361,252 @@ class _ignored:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         return kind is not None and issubclass(kind, self._errors)
+
+
+def view_and_build(lake: IcebergCatalog) -> Build:
+    """A build whose table `created` replaces a view."""
+    lake.put_view(("s", "created"), VIEW)
+    stage_table(lake, ("s", "created"), BUILD, {})
+    write(lake, staged("created"), [8], Mode.REPLACE)
+    return get_build(lake, BUILD)
+
+
+@pytest.mark.parametrize("error", [CommitConflict, CommitStateUnknown])
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_view_becomes_a_table_and_the_answer_is_lost(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, error: type[Exception], committed: bool
+) -> None:
+    """Once, the second attempt dropped the table that the first one had published."""
+    build = view_and_build(lake)
+    fail(lake, monkeypatch, [error("lost")], committed)
+    publish(lake, BUILD, build.relations.items())
+    assert read(lake, "created") == [(8,)]
+    assert_clean(lake, ["created"])
+
+
+@pytest.mark.parametrize("error", [CommitConflict, CatalogError])
+def test_a_view_stays_if_the_commit_is_refused(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    build = view_and_build(lake)
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    with monkeypatch.context() as patch, pytest.raises(error):
+        fail(lake, patch, [error("no")] * 20, committed=False)
+        publish(lake, BUILD, build.relations.items())
+    assert dict(lake.relations("s"))["created"] == "view"
+    metadata = lake.metadata(("s", "created"))
+    assert metadata is not None and view_query(metadata) == "select 1 as id"
+    publish_all(lake)
+    assert read(lake, "created") == [(8,)]
+
+
+def test_a_view_stays_if_a_later_attempt_finds_a_conflict(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(lake, "replaced", [1, 2], Mode.REPLACE)
+    stage_table(lake, ("s", "replaced"), BUILD, {})
+    write(lake, staged("replaced"), [7], Mode.REPLACE)
+    build = view_and_build(lake)
+    commit_all = lake._backend.commit_all
+    appended: list[str] = []
+
+    def append_then_commit(commits: Any) -> None:
+        if not appended:
+            appended.append("replaced")
+            write(lake, "replaced", [9], Mode.APPEND)
+            raise CommitConflict("lost")
+        commit_all(commits)
+
+    monkeypatch.setattr(lake._backend, "commit_all", append_then_commit)
+    monkeypatch.setattr(SqliteBackend, "commit", lambda self, *c: commit_all([TableCommit(*c)]))
+    with pytest.raises(BuildConflict, match=r"s\.replaced has the new snapshot"):
+        publish(lake, BUILD, build.relations.items())
+    assert dict(lake.relations("s"))["created"] == "view"
+
+
+def test_a_view_that_another_writer_replaced_stays(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = view_and_build(lake)
+    metadata = lake._backend.metadata
+    replaced: list[str] = []
+
+    def metadata_then_replace(namespace: str, name: str, history: bool = True) -> Any:
+        result = metadata(namespace, name, history)
+        if name == "created" and not replaced:
+            replaced.append(name)
+            lake.unregister(("s", "created"))
+            write(lake, "created", [1], Mode.CREATE)
+        return result
+
+    monkeypatch.setattr(lake._backend, "metadata", metadata_then_replace)
+    with pytest.raises(BuildConflict, match=r"s\.created was created by another writer"):
+        publish(lake, BUILD, build.relations.items())
+    assert read(lake, "created") == [(1,)]
+
+
+def test_a_table_stays_if_its_view_is_refused(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(lake, "viewed", [1, 2], Mode.CREATE)
+    lake.put_view(("s", staged("viewed")), VIEW)
+    build = get_build(lake, BUILD)
+
+    def refuse(*_: Any) -> None:
+        raise CatalogError("no views")
+
+    with monkeypatch.context() as patch, pytest.raises(BuildError, match="no views"):
+        patch.setattr(lake._backend, "put_view", refuse)
+        publish(lake, BUILD, build.relations.items())
+    assert read(lake, "viewed") == [(1,), (2,)]
+    publish_all(lake)
+    assert dict(lake.relations("s")) == {"viewed": "view"}
+
+
+def fail(
+    lake: IcebergCatalog,
+    monkeypatch: pytest.MonkeyPatch,
+    errors: Sequence[Exception],
+    committed: bool,
+) -> None:
+    """Have the first commits fail, before or after they were made."""
+    failures = iter(errors)
+    for method in ("commit", "commit_all"):
+        original = getattr(lake._backend, method)
+
+        def commit(*arguments: Any, original: Any = original) -> None:
+            failure = next(failures, None)
+            if committed or failure is None:
+                original(*arguments)
+            if failure is not None:
+                raise failure
+
+        monkeypatch.setattr(lake._backend, method, commit)
+
+
+def expire_old(lake: IcebergCatalog, name: str) -> None:
+    """Expire all snapshots but the current one with their files, as Spark does."""
+    table: Any = lake.load(("s", name))
+    current = table.metadata["current-snapshot-id"]
+    old = [s for s in table.metadata["snapshots"] if s["snapshot-id"] != current]
+    kept = set(references(replace(table, metadata=_only(table.metadata, current))))
+    gone = set(references(table)) - kept - {table.location}
+    gone -= {entry["metadata-file"] for entry in table.metadata.get("metadata-log") or []}
+    ids = [s["snapshot-id"] for s in old]
+    lake.commit(table, (), (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids}),))
+    for location in gone:
+        table.io.delete(location)
+
+
+def _only(metadata: Any, snapshot_id: int) -> Any:
+    snapshots = [s for s in metadata["snapshots"] if s["snapshot-id"] == snapshot_id]
+    return {**metadata, "snapshots": snapshots}
+
+
+@pytest.mark.parametrize("kind", ["unchanged", "appended", "replaced"])
+def test_published_snapshots_were_expired(lake: IcebergCatalog, kind: str) -> None:
+    """Once, publishing added them again, without their files."""
+    for _ in range(2):
+        write(lake, kind, [1, 2], Mode.REPLACE)
+    stage_table(lake, ("s", kind), BUILD, {})
+    if kind != "unchanged":
+        mode = Mode.APPEND if kind == "appended" else Mode.REPLACE
+        write(lake, staged(kind), [3], mode)
+    expire_old(lake, kind)
+    before = lake.load(("s", kind))
+    publication = publish_all(lake)
+    after = lake.load(("s", kind))
+    assert before is not None and after is not None
+    assert len(after.metadata["snapshots"]) == (1 if kind == "unchanged" else 2)
+    if kind == "unchanged":
+        assert publication.unchanged == [("s", kind)]
+        assert after.location == before.location
+    assert_clean(lake, [kind])
+
+
+def record(lake: IcebergCatalog, build: Build) -> None:
+    """Record the last command of a build, as dbt's commands do, in each namespace."""
+    run = {"at": "2026-11-27T00:00:00+00:00", "failed": [], "has_ended": True}
+    run["relations"] = sorted(build.relations)
+    for namespace in {name[0] for name in build.relations}:
+        name = min(name for name in build.relations if name[0] == namespace)
+        record_run(lake, BUILD, name, build.relations[name], run)
+
+
+def two_schemas(lake: IcebergCatalog) -> Build:
+    """A build with a table and a view in each of two namespaces."""
+    lake.create_namespace("s2")
+    for namespace in ("s", "s2"):
+        stage_table(lake, (namespace, "a"), BUILD, {})
+        rows = pa.table({"id": pa.array([1], pa.int64())})
+        ingest(lake, staged_name((namespace, "a"), BUILD), rows.to_reader(), Mode.REPLACE)
+        lake.put_view(staged_name((namespace, "v"), BUILD), VIEW)
+    build = get_build(lake, BUILD)
+    record(lake, build)
+    return build
+
+
+def drop_two_schemas(lake: IcebergCatalog) -> None:
+    for namespace in ("s", "s2"):
+        for name, _ in lake.relations(namespace):
+            lake.purge((namespace, name))
+
+
+def test_an_abandoned_build_is_discarded_whole(lake: IcebergCatalog) -> None:
+    """Once, only the half in the schema of the command was discarded, and the rest published."""
+    two_schemas(lake)
+    assert discard_abandoned(lake, ["other"], timedelta(0)) == []
+    assert discard_abandoned(lake, ["s"], timedelta(0)) == [BUILD]
+    assert list_builds(lake) == []
+    two_schemas(lake)
+    discard_in(lake, "s2")
+    assert list_builds(lake) == []
+
+
+@pytest.mark.parametrize("lost", [("s", "a"), ("s", "v"), ("s2", "a"), ("s2", "v"), "s", "s2"])
+def test_a_build_that_is_not_whole(lake: IcebergCatalog, lost: Any) -> None:
+    build = two_schemas(lake)
+    for name in [name for name in build.relations if lost in (name, name[0])]:
+        lake.unregister(staged_name(name, BUILD))
+    try:
+        with pytest.raises(BuildError, match="is not whole"):
+            publish_all(lake)
+        assert lake.metadata(("s", "a")) is lake.metadata(("s2", "a")) is None
+        with pytest.raises(BuildError, match="is not whole"):
+            publish(lake, BUILD, build.relations.items())
+        discard(lake, get_build(lake, BUILD))
+        assert list_builds(lake) == []
+    finally:
+        drop_two_schemas(lake)
+
+
+@pytest.mark.parametrize("lake", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("end", ["publish", "discard"])
+def test_a_recorded_build_is_interrupted(lake: IcebergCatalog, end: str) -> None:
+    """All is published, or nothing: `publish` ends what one began, and refuses a discarded one."""
+    for call in range(100):
+        build = two_schemas(lake)
+        backend = Interruption(lake._backend, call, after=True)
+        broken = IcebergCatalog("lake", backend)
+        with _ignored(Interrupted):
+            if end == "publish":
+                publish(broken, BUILD, build.relations.items())
+            else:
+                discard(broken, build)
+        refused = False
+        if left := list_builds(lake):
+            try:
+                publish(lake, BUILD, left[0].relations.items())
+            except BuildError:
+                refused = True
+        published = [lake.metadata((n, r)) is not None for n in ("s", "s2") for r in ("a", "v")]
+        if end == "publish":
+            assert all(published) and not refused
+        else:
+            assert not any(published) or (all(published) and not refused)
+        if refused:
+            discard(lake, get_build(lake, BUILD))
+        drop_two_schemas(lake)
+        if backend.calls <= call:
+            break
+    assert call > 5

@@ -38,7 +38,7 @@ def lake(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     lake = open_catalog(place)
     lake.create_namespace("s")
     for name in NAMES:
-        lake.drop(name)
+        lake.purge(name)
         make_table(lake, name=name)
     yield lake
     lake.close()
@@ -215,7 +215,7 @@ def test_one_is_dropped_meanwhile(lake: IcebergCatalog) -> None:
     real = lake.commit_all
 
     def dropped(commits: Sequence[Any]) -> None:
-        lake.drop(NAMES[1])
+        lake.purge(NAMES[1])
         real(commits)
 
     lake.commit_all = dropped  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans, remove_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import remove_orphans, unreferenced_files
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, RolledBack
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
@@ -40,7 +40,7 @@ def table(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     """A new table, in the place of one that another test had."""
     lake = open_catalog(place)
     lake.create_namespace("s")
-    lake.drop(NAME)
+    lake.purge(NAME)
     make_table(lake)
     yield lake
     lake.close()
@@ -70,9 +70,9 @@ def require_truth(lake: IcebergCatalog) -> None:
     expected = stream_writer.truth(reached["offset"]).sorted()
     assert duckdb_rows(lake, "t") == expected
     # What the killed runs have left is what a dry run lists, and nothing else.
-    orphans = find_orphans(loaded, LATER)
+    orphans = unreferenced_files(loaded, LATER)
     assert remove_orphans(loaded, orphans) == len(orphans)
-    assert find_orphans(loaded, LATER) == []
+    assert unreferenced_files(loaded, LATER) == []
     assert duckdb_rows(lake, "t") == expected
     findings = check_table(loaded, data=True).findings
     assert [finding for finding in findings if finding.severity != "note"] == []

@@ -26,7 +26,7 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.maintenance.health import table_health
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
@@ -35,6 +35,7 @@ from tests.integration.stream_writer import frontier
 from tests.integration.streams import SINK, Change, Truth, make_table, open_sink
 from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_connection
+from tests.lost_files import missing_files
 
 SECONDS, SLOW_SECONDS = 100, 1800
 KEYS, BATCH = 5_000, 400
@@ -273,10 +274,11 @@ def soak(lake: IcebergCatalog, spark: Session, seconds: float) -> None:
     assert stream.commits > 20
     findings = check_table(used.load(), data=True).findings
     assert [finding for finding in findings if finding.severity != "note"] == []
+    assert missing_files(used.load()) == []
     require_flat(used.shapes, seconds)
     if not stream.conflicts:
         # Iceberg's SQL catalog leaves the metadata file of a commit that conflicts.
-        orphans = [orphan.path for orphan in find_orphans(used.load(), LATER)]
+        orphans = [orphan.path for orphan in unreferenced_files(used.load(), LATER)]
         assert [path for path in orphans if not path.endswith(".metadata.json")] == []
 
 

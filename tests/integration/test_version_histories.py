@@ -35,7 +35,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.key_index import index, index_runs
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
@@ -59,6 +59,7 @@ from tests.integration.version_model import (
     first_changes,
     may_change,
 )
+from tests.lost_files import ForeignFiles, assert_nothing_lost
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -89,6 +90,7 @@ class Versions(RuleBasedStateMachine):
     @initialize()
     def create(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
+        self.foreign = ForeignFiles.create(Path(self.folder.name))
         backend = SqliteBackend("lake", Path(self.folder.name))
         backend.create_namespace("s")
         self.lake = IcebergCatalog("lake", backend)
@@ -199,7 +201,9 @@ class Versions(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "sink"):
-            assert find_orphans(self.load(), LATER) == []
+            assert unreferenced_files(self.load(), LATER) == []
+            assert_nothing_lost(self.lake)
+            self.foreign.assert_unchanged()
             self.lake.close()
             self.folder.cleanup()
 

@@ -20,7 +20,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.deletes import equality
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import convert_equality_deletes
@@ -30,6 +30,7 @@ from dbt.adapters.iceberg_stream.tables.files.deletes import write_equality_dele
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_key
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from tests.integration.tables import LATER
+from tests.lost_files import missing_files
 from tests.unit.local_tables import NAME, commit, evolve, load, make_table, rows, write
 
 Key = tuple[Any, ...]
@@ -136,7 +137,8 @@ class History:
         assert not equality.equality_delete_files(base)
         expected = sorted((n, *map(exact, row)) for n, (row, _) in self.live.items())
         assert sorted(tuple(map(exact, row)) for row in rows(self.lake, self.name)) == expected
-        assert not find_orphans(base, LATER)
+        assert not unreferenced_files(base, LATER)
+        assert not missing_files(base)
 
     def _forget(self, gone: Callable[[Key, bool], bool]) -> None:
         self.live = {n: item for n, item in self.live.items() if not gone(*item)}

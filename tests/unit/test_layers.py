@@ -39,6 +39,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     "builds": (
         {"run", "versions"},
         {"build"},
+        {"leftovers"},
         {"publish"},
         {"updates"},
         {"staged"},
@@ -87,7 +88,9 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     ),
     "stream.sources.kafka": ({"*"}, {"transactions"}, {"kept_messages"}, {"message_batch"}),
     "tables": (
+        {"drop"},
         {"clones", "compaction"},
+        {"references"},
         {"deletes"},
         {"ingest", "merge"},
         {"commit"},

@@ -233,7 +233,11 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             self.refresh_relation(catalogs.qualified(catalog.name, name))
 
         return MaintenanceContext(
-            catalog, self.fetch_rows, refresh, self.principal_of(catalog.name)
+            catalog,
+            self.fetch_rows,
+            refresh,
+            self.principal_of(catalog.name),
+            lambda: catalogs.all_from(catalog),
         )
 
     # Not a class method as in dbt's base class, because the manager has the sessions.

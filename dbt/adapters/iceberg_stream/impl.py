@@ -262,27 +262,28 @@ class IcebergStreamAdapter(
     @available.parse_none
     def drop_schema(self, relation: BaseRelation) -> None:
         """Drop a namespace with its tables and views, their files, and what is staged there."""
-        from dbt.adapters.iceberg_stream.builds.build import discard, list_builds
+        from dbt.adapters.iceberg_stream.builds.build import discard_in
+        from dbt.adapters.iceberg_stream.tables.drop import drop_contents
 
-        catalog = self.catalog_of(relation)
-        for build in list_builds(catalog, [str(relation.schema)]):
-            discard(catalog, build)
+        catalog, schema = self.catalog_of(relation), str(relation.schema)
+        discard_in(catalog, schema)
+        drop_contents(catalog, schema, self.connections.resources.catalogs)
         for contained in self.list_relations_without_caching(relation):
             self.drop_relation(contained)
-        catalog.drop_namespace(str(relation.schema))
+        catalog.drop_namespace(schema)
         self.cache.drop_schema(relation.database, relation.schema)
 
     @available.parse_none
     def drop_from_catalog(self, relation: BaseRelation) -> None:
         """Drop a table or view with its files; Spark's own purge takes a second for its jobs."""
-        name = table_name(relation)
+        catalog, name = self.catalog_of(relation), table_name(relation)
         if split_staged(name[1]) is None:
-            from dbt.adapters.iceberg_stream.tables.clones import drop_table
+            from dbt.adapters.iceberg_stream.tables.drop import drop_table
 
-            drop_table(self.catalog_of(relation), name)
+            drop_table(catalog, name, self.connections.resources.catalogs)
         else:
             # It shares files with the published one.
-            self.catalog_of(relation).unregister(name)
+            catalog.unregister(name)
         self.connections.forget_results(self.qualified_name(relation))
 
     def rename_relation(self, from_relation: BaseRelation, to_relation: BaseRelation) -> None:
@@ -310,9 +311,9 @@ class IcebergStreamAdapter(
             return
         name = table_name(relation)
         try:
-            from dbt.adapters.iceberg_stream.tables.clones import drop_table
+            from dbt.adapters.iceberg_stream.builds.leftovers import drop_unfinished
 
-            drop_table(self.catalog_of(relation), name)
+            drop_unfinished(self.catalog_of(relation), name)
         except CatalogError as error:
             logger.warning(f"{'.'.join(name)} is no longer needed, but cannot be dropped: {error}")
 

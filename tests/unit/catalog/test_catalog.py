@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, catalog_file
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from tests.unit.local_tables import commit, data_file, make_catalog, make_table
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
@@ -65,8 +66,8 @@ def test_statistics_of_deletes(tmp_path: Path) -> None:
 
 def test_drop_removes_the_files(lake: IcebergCatalog, tmp_path: Path) -> None:
     assert list((tmp_path / "w").rglob("*.parquet"))
-    lake.drop(("ns", "t"))
-    lake.drop(("ns", "t"))
+    drop_table(lake, ("ns", "t"))
+    drop_table(lake, ("ns", "t"))
     assert lake.relations("ns") == []
     assert not list((tmp_path / "w").rglob("*.parquet"))
     lake.drop_namespace("ns")

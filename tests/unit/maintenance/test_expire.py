@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from pyiceberg.table.update import SetPropertiesUpdate, SetSnapshotRefUpdate
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.clone_tags import CloneTag
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.maintenance.maintain import Status, StepReport, maintain
 from dbt.adapters.iceberg_stream.maintenance.settings import MaintenanceSettings
@@ -134,6 +136,33 @@ def test_clocks_that_went_back(lake: IcebergCatalog) -> None:
     assert expire(lake)[1] is None
 
 
+def test_a_stream_into_another_catalog(lake: IcebergCatalog, tmp_path: Path) -> None:
+    make_fragmented(lake, 6)
+    ids = age(lake, NOW)
+    other = make_catalog(tmp_path / "other")
+    make_table(other, name=COPY)
+    record_reader(other, COPY, ids[2], uuid=load(lake).metadata["table-uuid"])
+    context = replace(Procedures(lake).context, find_catalogs=lambda: [lake, other])
+    (report,) = maintain(context, NAME, EXPIRE)
+    other.close()
+    assert report.text.startswith("2 of 6 snapshots")
+
+
+@pytest.mark.parametrize(("principal", "tags"), [("", 0), ("rita", 1)])
+def test_tags_of_clones_that_a_user_may_not_see(
+    lake: IcebergCatalog, principal: str, tags: int
+) -> None:
+    """A catalog with users may hide a clone."""
+    make_fragmented(lake, 3)
+    ids = age(lake, NOW)
+    refs = load(lake).metadata["refs"]
+    old = str(CloneTag("dev.t", datetime(2020, 1, 1, tzinfo=timezone.utc), "a-b"))
+    set_metadata(lake, refs={**refs, old: {"type": "tag", "snapshot-id": ids[0]}})
+    context = replace(Procedures(lake).context, principal=principal)
+    list(maintain(context, NAME, EXPIRE))
+    assert len(load(lake).metadata["refs"]) == 1 + tags
+
+
 @pytest.mark.parametrize("gone", ["expired", "another table"])
 def test_streams_that_need_nothing(lake: IcebergCatalog, gone: str) -> None:
     make_fragmented(lake, 3)
@@ -160,7 +189,7 @@ def test_a_stream_whose_table_was_rolled_back(lake: IcebergCatalog) -> None:
     first = load(lake, COPY).metadata["snapshots"][0]["snapshot-id"]
     back = {"ref-name": "main", "type": "branch", "snapshot-id": first}
     lake.commit(load(lake, COPY), (), (SetSnapshotRefUpdate.model_validate(back),))
-    readers = {reader.snapshot_id for reader in stream_readers(lake, uuid)}
+    readers = {reader.snapshot_id for reader in stream_readers([lake], uuid)}
     assert readers == {ids[1], ids[3]}
     assert expire(lake)[1] == times(lake)[ids[1]]
 

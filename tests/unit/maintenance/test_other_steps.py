@@ -14,7 +14,7 @@ from pyiceberg.table.update import SetPropertiesUpdate
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.maintenance.maintain import Status, StepReport, maintain
 from dbt.adapters.iceberg_stream.maintenance.settings import MaintenanceSettings
-from tests.unit.local_tables import NAME, load, make_catalog, make_table, set_metadata
+from tests.unit.local_tables import NAME, load, make_catalog, set_metadata
 from tests.unit.maintenance.small_tables import Procedures, make_fragmented
 
 DELETE = "write.metadata.delete-after-commit.enabled"
@@ -59,22 +59,19 @@ def test_orphans_are_counted(lake: IcebergCatalog, orphan: Path) -> None:
 
 def test_orphans_are_removed_on_demand(lake: IcebergCatalog, orphan: Path) -> None:
     report, _ = run(lake, "remove_orphans", removes_orphans=True)
-    assert (report.status, report.text) == (Status.DONE, "1 file removed")
+    assert report.status is Status.DONE
+    assert report.text == "1 file removed, to _removed in the table's folder"
     assert not orphan.exists()
     assert report.after is not None and report.after.data_files == 2
 
 
-def test_files_of_a_table_within_the_folder(lake: IcebergCatalog, orphan: Path) -> None:
-    make_table(lake, name=("s", "nested"))
-    nested = load(lake, ("s", "nested"))
-    moved = f'"location":"{load(lake).metadata["location"]}/nested"'
-    path = Path(nested.location.removeprefix("file://"))
-    text = path.read_text().replace(" ", "")
-    path.write_text(text.replace(f'"location":"{nested.metadata["location"]}"', moved))
-    lake._backend._last_written.clear()  # type: ignore[attr-defined]
-    report, _ = run(lake, "remove_orphans", removes_orphans=True)
-    assert report.text == "s.nested has its files in the folder of this table"
-    assert orphan.exists()
+def test_removed_orphans_are_deleted_by_a_later_run(lake: IcebergCatalog, orphan: Path) -> None:
+    run(lake, "remove_orphans", removes_orphans=True)
+    assert run(lake, "remove_orphans", removes_orphans=True)[0].status is Status.SKIPPED
+    assert len(list(orphan.parents[1].glob("_removed/*/data/killed.parquet"))) == 1
+    report, _ = run(lake, "remove_orphans", removes_orphans=True, keep_removed=timedelta(0))
+    assert report.text.endswith("1 file removed earlier deleted")
+    assert not list(orphan.parents[1].glob("_removed/**/*.parquet"))
 
 
 def test_statistics_are_computed_once_for_a_snapshot(lake: IcebergCatalog) -> None:

@@ -106,7 +106,7 @@ def test_not_when_the_table_was_rolled_back(cache: ResultCache, lake: IcebergCat
 
 
 def test_not_when_it_was_dropped_and_made_anew(cache: ResultCache, lake: IcebergCatalog) -> None:
-    lake.drop(("s", "t"))
+    lake.purge(("s", "t"))
     assert cache.find(QUERY, UMA) is None
     ingest(lake, ("s", "t"), ROWS.to_reader(), Mode.CREATE)
     assert actual(cache) is None

@@ -13,17 +13,17 @@ from pyiceberg.table.update import SetPropertiesUpdate
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_name
-from dbt.adapters.iceberg_stream.builds.publish import PARALLEL
+from dbt.adapters.iceberg_stream.builds.publish import PARALLEL, is_unfilled
 from dbt.adapters.iceberg_stream.builds.staged import (
-    BUILD,
     LAST_RUN,
     StagedTable,
-    discard_table,
+    latest_run,
     load_staged,
+    plan_discards,
 )
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.views import current_version
+from dbt.adapters.iceberg_stream.catalog.views import last_change_ms
 
 
 @dataclass(frozen=True)
@@ -146,17 +146,9 @@ def build_status(relations: Iterable[Metadata]) -> BuildStatus | None:
     relations = list(relations)
     if not relations:
         return None
-    properties = [metadata.get("properties") or {} for metadata in relations]
-    runs = [json.loads(p[LAST_RUN]) for p in properties if LAST_RUN in p]
-    last: Mapping[str, Any] = max(runs, key=lambda run: run["at"], default={})
-    change = datetime.fromtimestamp(max(map(_changed_at, relations)) / 1000, tz=timezone.utc)
+    last = latest_run(relations)
+    change = datetime.fromtimestamp(max(map(last_change_ms, relations)) / 1000, tz=timezone.utc)
     return BuildStatus(change, list(last.get("failed") or []), bool(last.get("has_ended", True)))
-
-
-def _changed_at(metadata: Metadata) -> int:
-    """Return when a table or view was last changed, in milliseconds since 1970 (UTC)."""
-    version = current_version(metadata) if "versions" in metadata else None
-    return int(metadata["last-updated-ms"] if version is None else version["timestamp-ms"])
 
 
 def record_run(
@@ -169,7 +161,9 @@ def record_run(
         build: name of the build.
         name: published name of any relation of the build.
         kind: `table` or `view`.
-        run: `at` (ISO 8601), and `failed` and `has_ended` as in `BuildStatus`.
+        run: `at` (ISO 8601), `failed` and `has_ended` as in `BuildStatus`, and `relations`, the
+            published names of all relations of the build, by which `publish` knows that it is
+            whole.
 
     Raises:
         CatalogError: the catalog refuses.
@@ -186,6 +180,9 @@ def record_run(
 def discard(catalog: IcebergCatalog, build: Build) -> None:
     """Drop all staged relations of a build, with the files that only they have.
 
+    Those that have the record of its last command are dropped last, so that `publish` refuses what
+    an interrupted `discard` leaves.
+
     Args:
         catalog: the catalog.
         build: the build.
@@ -194,17 +191,21 @@ def discard(catalog: IcebergCatalog, build: Build) -> None:
         CatalogError: the catalog refuses.
     """
     tables = {staged.name: staged for staged in build_tables(catalog, build)}
+    recorded = {name for name, staged in tables.items() if LAST_RUN in staged.properties}
+    drops = dict(zip(tables, plan_discards(catalog, list(tables.values())), strict=True))
 
     def drop(relation: tuple[Name, str]) -> None:
         name, kind = relation
         if kind == "view":
-            catalog.drop(staged_name(name, build.name))
+            catalog.unregister(staged_name(name, build.name))
         elif (staged := tables.get(name)) is not None:
             _drop_unfilled(catalog, staged)
-            discard_table(catalog, staged)
+            drops[name].run(catalog)
 
+    items = build.relations.items()
     with ThreadPoolExecutor(PARALLEL) as pool:
-        list(pool.map(drop, build.relations.items()))
+        list(pool.map(drop, [item for item in items if item[0] not in recorded]))
+        list(pool.map(drop, [item for item in items if item[0] in recorded]))
 
 
 def _drop_unfilled(catalog: IcebergCatalog, staged: StagedTable) -> None:
@@ -214,8 +215,23 @@ def _drop_unfilled(catalog: IcebergCatalog, staged: StagedTable) -> None:
     published = catalog.load(staged.name)
     if published is None:
         return
-    if (published.metadata.get("properties") or {}).get(BUILD) == staged.build:
+    if is_unfilled(published, staged.build):
         catalog.unregister(staged.name)
+
+
+def discard_in(catalog: IcebergCatalog, namespace: str) -> None:
+    """Discard the builds that have relations in a namespace, with those in others.
+
+    Args:
+        catalog: the catalog.
+        namespace: the namespace.
+
+    Raises:
+        CatalogError: the catalog refuses.
+    """
+    for build in list_builds(catalog):
+        if any(name[0] == namespace for name in build.relations):
+            discard(catalog, build)
 
 
 def discard_abandoned(
@@ -223,16 +239,20 @@ def discard_abandoned(
 ) -> list[str]:
     """Discard the builds whose relations have not changed for some time.
 
+    A build is discarded whole: with its relations in other namespaces.
+
     Args:
         catalog: the catalog.
-        namespaces: where to look.
+        namespaces: only builds that have relations in one of these.
         age: how long.
 
     Returns:
         The names of the discarded builds.
     """
-    abandoned = []
-    for build in list_builds(catalog, namespaces):
+    abandoned, chosen = [], set(namespaces)
+    for build in list_builds(catalog):
+        if chosen.isdisjoint(name[0] for name in build.relations):
+            continue
         if datetime.now(timezone.utc) - load_status(catalog, build).last_change > age:
             discard(catalog, build)
             abandoned.append(build.name)

@@ -19,6 +19,9 @@ AnyName = TypeVar("AnyName", bound=tuple[str, ...])
 MARK = "__dbt_build_"
 _NAME = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
 LONGEST_NAME = 40
+# As `iceberg_stream__make_staged_relation` names a relation that will replace another one, which
+# is complete as soon as that one is dropped, or that will be a new one.
+_REPLACEMENT = re.compile(r"(.+)__dbt_(staged|new)_[0-9a-f]{12}", re.DOTALL)
 
 
 def check_build_name(build: str) -> str:
@@ -53,6 +56,28 @@ def split_staged(identifier: str) -> tuple[str, str] | None:
     """
     published, mark, build = identifier.rpartition(MARK)
     return (published, build) if mark and published and _NAME.fullmatch(build) else None
+
+
+def replaced_name(identifier: str) -> str | None:
+    """Return the identifier that a relation gets when it is ready; None for other relations.
+
+    See `leftovers.py`.
+
+    Args:
+        identifier: of a relation.
+    """
+    match = _REPLACEMENT.fullmatch(identifier)
+    return None if match is None else match[1]
+
+
+def is_replacement(identifier: str) -> bool:
+    """Return whether a relation replaces another one, rather than being a new one.
+
+    Args:
+        identifier: of the relation.
+    """
+    match = _REPLACEMENT.fullmatch(identifier)
+    return match is not None and match[2] == "staged"
 
 
 def without_build(name: AnyName) -> AnyName:

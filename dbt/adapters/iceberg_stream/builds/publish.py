@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from dbt.adapters.events.logging import AdapterLogger
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AssertCreate
+from pyiceberg.table.update import AssertCreate, SetPropertiesUpdate
 from tenacity import (
     Retrying,
     retry_if_exception_type,
@@ -25,12 +28,14 @@ from dbt.adapters.iceberg_stream.builds.staged import (
     PUBLISHED_UUID,
     StagedTable,
     added_files,
+    latest_run,
     load_staged,
     metadata_files,
     remove_files,
     versions,
 )
 from dbt.adapters.iceberg_stream.builds.updates import (
+    COLLECTIONS,
     STAGED_SNAPSHOT,
     own_properties,
     requirements,
@@ -46,7 +51,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 from dbt.adapters.iceberg_stream.catalog.views import same_view, view_query, with_query
-from dbt.adapters.iceberg_stream.tables.clones import drop_table
+from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer, Prepared
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
@@ -54,6 +59,9 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     iter_manifests,
     read_manifest_list,
 )
+from dbt.adapters.iceberg_stream.tables.drop import plan_drops
+
+logger = AdapterLogger("Iceberg_Stream")
 
 ATTEMPTS = 10
 # Tables that are loaded or dropped at the same time.
@@ -124,19 +132,22 @@ def publish(
         for identifier, kind in catalog.relations(namespace)
     }
     staged = _load_all(catalog, build, names)
+    staged_views = {name: catalog.metadata(staged_name(name, build)) for name in views}
+    _check_whole(build, relations, staged, staged_views)
     _check_built(build, staged)
     replaced_views = [name for name in names if kinds.get(name) == "view"]
-    plan, now = _commit(catalog, build, staged, replaced_views)
-    for name in views:
-        try:
-            if kinds.get(name) == "table":
-                drop_table(catalog, name)
+    plan, now = _commit(catalog, build, staged, _ReplacedViews(catalog, build, replaced_views))
+    name = None
+    try:
+        staged = _forget_relations(catalog, staged, staged_views, build)
+        for name in views:
             _publish_view(catalog, build, name)
-        except CatalogError as error:
-            raise BuildError(
-                f"The tables of the build `{build}` are published, but not the view "
-                f"{'.'.join(name)}: {error}\nRun `iceberg-stream publish {build}` for the rest."
-            ) from error
+    except CatalogError as error:
+        rest = f", but not the view {'.'.join(name)}" if name else ""
+        raise BuildError(
+            f"The tables of the build `{build}` are published{rest}: {error}\n"
+            f"Run `iceberg-stream publish {build}` for the rest."
+        ) from error
     _clean_up(catalog, staged, plan)
     seconds = time.monotonic() - start
     return Publication(build, plan.snapshots, views, plan.unchanged, now, seconds)
@@ -146,6 +157,53 @@ def _load_all(catalog: IcebergCatalog, build: str, names: Sequence[Name]) -> lis
     with ThreadPoolExecutor(PARALLEL) as pool:
         loaded = pool.map(lambda name: load_staged(catalog, name, build), names)
         return [staged for staged in loaded if staged is not None]
+
+
+def _check_whole(
+    build: str,
+    relations: Iterable[tuple[Name, str]],
+    tables: Iterable[StagedTable],
+    views: Mapping[Name, Metadata | None],
+) -> None:
+    """Check that all relations of a build are staged, as far as its last command recorded them."""
+    staged = {table.name for table in tables} | {n for n, view in views.items() if view is not None}
+    metadata = [*(table.metadata for table in tables), *filter(None, views.values())]
+    recorded = {(name[0], name[1]) for name in latest_run(metadata).get("relations") or []}
+    if missing := sorted((recorded | {name for name, _ in relations}) - staged):
+        raise BuildError(
+            f"The build `{build}` is not whole: {', '.join(map('.'.join, missing))} is staged no "
+            "more, because somebody dropped it or interrupted `iceberg-stream discard`. Nothing "
+            "was published. Run the models again in this build, or discard it."
+        )
+
+
+def _forget_relations(
+    catalog: IcebergCatalog,
+    tables: Sequence[StagedTable],
+    views: Mapping[Name, Metadata | None],
+    build: str,
+) -> list[StagedTable]:
+    """Remove the list of relations from the record: they are published, and dropped one by one.
+
+    Returns:
+        The staged tables now.
+    """
+    result = []
+    for staged in tables:
+        changed = None
+        if (run := _without_relations(staged.metadata)) is not None:
+            catalog.commit(staged.table, (), (SetPropertiesUpdate(updates={LAST_RUN: run}),))
+            changed = load_staged(catalog, staged.name, build)
+        result.append(changed or staged)
+    for name, metadata in views.items():
+        if metadata is not None and (run := _without_relations(metadata)) is not None:
+            catalog.set_view_properties(staged_name(name, build), {LAST_RUN: run})
+    return result
+
+
+def _without_relations(metadata: Metadata) -> str | None:
+    run = json.loads((metadata.get("properties") or {}).get(LAST_RUN, "{}"))
+    return json.dumps(run) if run.pop("relations", None) else None
 
 
 def _check_built(build: str, tables: Sequence[StagedTable]) -> None:
@@ -168,9 +226,22 @@ def _commit(
     catalog: IcebergCatalog,
     build: str,
     tables: Sequence[StagedTable],
-    replaced_views: Sequence[Name],
+    views: _ReplacedViews,
 ) -> tuple[_Plan, int]:
     """Commit all tables at once, again if another writer is faster or the answer is lost."""
+    with ExitStack() as undo:
+        undo.callback(views.restore)
+        result = _commit_attempts(catalog, build, tables, views)
+        undo.pop_all()
+    return result
+
+
+def _commit_attempts(
+    catalog: IcebergCatalog,
+    build: str,
+    tables: Sequence[StagedTable],
+    views: _ReplacedViews,
+) -> tuple[_Plan, int]:
     for attempt in Retrying(
         retry=retry_if_exception_type((CommitConflict, CommitStateUnknown)),
         stop=stop_after_attempt(ATTEMPTS),
@@ -182,8 +253,7 @@ def _commit(
             try:
                 if plan.conflicts:
                     raise BuildConflict(build, plan.conflicts)
-                for name in replaced_views:
-                    catalog.drop(name)
+                views.drop(staged.name for staged in plan.new)
                 plan.commits += [_creation(catalog, staged, build, now) for staged in plan.new]
                 if plan.commits:
                     catalog.commit_all(plan.commits)
@@ -192,6 +262,62 @@ def _commit(
                     committer.discard()
                 raise
     return plan, now
+
+
+class _ReplacedViews:
+    """The views in whose places a build has tables.
+
+    No catalog replaces a view by a table in one step, so each is dropped just before the commit
+    that creates its table, and restored if that fails.
+    """
+
+    def __init__(self, catalog: IcebergCatalog, build: str, names: Iterable[Name]) -> None:
+        self._catalog = catalog
+        self._build = build
+        self._views = {
+            name: metadata
+            for name in names
+            if (metadata := catalog.metadata(name)) is not None and "versions" in metadata
+        }
+        self._dropped: set[Name] = set()
+
+    def drop(self, names: Iterable[Name]) -> None:
+        """Drop those of some names that are still the views that they were."""
+        for name in self._views.keys() & set(names):
+            current = self._catalog.metadata(name)
+            if current is not None and current.get("view-uuid") == self._views[name]["view-uuid"]:
+                self._catalog.unregister(name)
+                self._dropped.add(name)
+
+    def restore(self) -> None:
+        """Create the dropped views again, unless a table was published in their places."""
+        for name in self._dropped:
+            try:
+                self._restore(name)
+            except (CatalogError, OSError) as error:
+                logger.warning(
+                    f"The view {'.'.join(name)} was dropped for a table that is not published, and "
+                    f"cannot be restored: {reason(error)}\n"
+                    f"Run `iceberg-stream publish {self._build}` again, or build the view."
+                )
+
+    def _restore(self, name: Name) -> None:
+        table = self._catalog.load(name)
+        if table is not None and is_unfilled(table, self._build):
+            self._catalog.unregister(name)
+            table = None
+        if table is None and self._catalog.metadata(name) is None:
+            self._catalog.put_view(name, self._views[name])
+
+
+def is_unfilled(table: LoadedTable, build: str) -> bool:
+    """Return whether an interrupted `publish` has created a table, but not filled it.
+
+    Args:
+        table: the published table.
+        build: name of the build.
+    """
+    return (table.metadata.get("properties") or {}).get(BUILD) == build
 
 
 def _plan(catalog: IcebergCatalog, build: str, tables: Sequence[StagedTable]) -> tuple[_Plan, int]:
@@ -220,7 +346,7 @@ def _plan_table(
         return
     if staged.is_new:
         # Marked with the build: an interrupted attempt has created the table without rows.
-        if published is None or (published.metadata.get("properties") or {}).get(BUILD) == build:
+        if published is None or is_unfilled(published, build):
             plan.new.append(staged)
             plan.snapshots[name] = current or 0
         else:
@@ -271,13 +397,18 @@ def _published_snapshot(metadata: Metadata, staged: StagedTable) -> int | None:
 
 
 def _base(staged: StagedTable, published: LoadedTable) -> Metadata:
-    """Return the published table's metadata, with the properties it had when it was staged.
+    """Return the published table's metadata, with what it had when it was staged.
 
-    Changes that other writers have made to properties, tags and branches stay.
+    What other writers have changed since stays: properties, tags, branches, and what they removed,
+    such as expired snapshots, whose files are gone.
     """
     first, now = staged.first_metadata, published.metadata.get("properties") or {}
     properties = {k: v for k, v in (first.get("properties") or {}).items() if k in now}
-    return {**published.metadata, "properties": properties, "refs": first.get("refs") or {}}
+    items = {
+        key: [*(first.get(key) or []), *(published.metadata.get(key) or [])] for key in COLLECTIONS
+    }
+    refs = first.get("refs") or {}
+    return {**published.metadata, **items, "properties": properties, "refs": refs}
 
 
 def _is_unchanged(staged: StagedTable) -> bool:
@@ -367,10 +498,25 @@ def _publish_view(catalog: IcebergCatalog, build: str, name: Name) -> None:
     new = with_query(metadata, with_published_names(view_query(metadata), build))
     properties = {k: v for k, v in (new.get("properties") or {}).items() if k != LAST_RUN}
     new = {**new, "properties": properties}
-    published = catalog.metadata(name)
-    if published is None or not same_view(new, published):
-        catalog.put_view(name, new)
-    catalog.drop(staged)
+    if (table := catalog.load(name)) is not None:
+        _replace_table(catalog, table, new)
+    else:
+        published = catalog.metadata(name)
+        if published is None or not same_view(new, published):
+            catalog.put_view(name, new)
+    catalog.unregister(staged)
+
+
+def _replace_table(catalog: IcebergCatalog, table: LoadedTable, view: Metadata) -> None:
+    """Replace a table by a view; the table is back if the view is refused."""
+    (drop,) = plan_drops(catalog, [table.name])
+    catalog.unregister(table.name)
+    try:
+        catalog.put_view(table.name, view)
+    except (CatalogError, OSError):
+        catalog.register(table.name, table.location)
+        raise
+    drop.remove_files(catalog)
 
 
 def _clean_up(catalog: IcebergCatalog, tables: Sequence[StagedTable], plan: _Plan) -> None:

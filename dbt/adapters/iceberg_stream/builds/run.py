@@ -62,8 +62,8 @@ class BuildRun:
         self._built: set[Name] = set()
         self._locks: defaultdict[Name, threading.Lock] = defaultdict(threading.Lock)
         self._lock = threading.RLock()
-        # The staged relation that has the record of this command.
-        self._recorded: tuple[Name, str] | None = None
+        # The staged relations that have the record of this command.
+        self._recorded: dict[Name, str] = {}
         self._failed: list[str] = []
         self._nodes_ended = 0
         self._error: Exception | None = None
@@ -131,8 +131,8 @@ class BuildRun:
             with self._lock:
                 self._relations[name] = kind
                 self._built.add(name)
-                if self._recorded is None and kind == TABLE:
-                    self._recorded = (name, kind)
+                if not self._recorded and kind == TABLE:
+                    self._recorded[name] = kind
                     self._record(has_ended=False)
             return exists
 
@@ -142,7 +142,7 @@ class BuildRun:
         from dbt.adapters.iceberg_stream.builds.staged import stage_table
 
         if existing == VIEW:
-            catalog.drop(staged_name(name, self.name))
+            catalog.unregister(staged_name(name, self.name))
         return stage_table(catalog, name, self.name, properties, self.settings.continues)
 
     def _stage_view(
@@ -235,8 +235,13 @@ class BuildRun:
         if self.settings.publishes and not self._failed:
             self._publish(relations)
             return
-        self._recorded = self._recorded or min(relations.items())
-        self._record(has_ended=True)
+        # One of each namespace: another command may drop a namespace.
+        namespaces = {name[0] for name in self._recorded}
+        for name, kind in sorted(relations.items(), key=lambda item: (item[1] != TABLE, item)):
+            if name[0] not in namespaces:
+                namespaces.add(name[0])
+                self._recorded[name] = kind
+        self._record(has_ended=True, relations=relations)
         count = f"{len(relations)} staged relation{'s' if len(relations) > 1 else ''}"
         if self._failed:
             logger.warning(
@@ -283,14 +288,16 @@ class BuildRun:
                 self._rebuild(conflict.names, relations)
         raise AssertionError("the last conflict is raised")
 
-    def _record(self, has_ended: bool) -> None:
+    def _record(self, has_ended: bool, relations: Iterable[Name] = ()) -> None:
         from dbt.adapters.iceberg_stream.builds.build import record_run
 
-        assert self._recorded is not None, "the command has staged a relation"
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         run = {"at": at, "failed": self._failed, "has_ended": has_ended}
+        if relations:
+            run["relations"] = sorted(relations)
         try:
-            record_run(self._catalog(), self.name, *self._recorded, run)
+            for name, kind in self._recorded.items():
+                record_run(self._catalog(), self.name, name, kind, run)
         except CatalogError as error:
             logger.warning(
                 f"The catalog refused to store in the build `{self.name}` whether this run ended "

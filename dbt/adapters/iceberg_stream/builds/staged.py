@@ -7,7 +7,7 @@ Spark cannot `create or replace` on a branch. A staged table can change in every
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,11 +17,12 @@ from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatal
 from dbt.adapters.iceberg_stream.catalog.copies import copy_metadata, stage_empty
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.storage import write_new
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, next_location
 from dbt.adapters.iceberg_stream.tables.commit import added_files as added
-from dbt.adapters.iceberg_stream.tables.commit.manifests import iter_manifests, read_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
+from dbt.adapters.iceberg_stream.tables.drop import Drop, plan_shared
 
 BUILD = f"{PREFIX}build"
 # Metadata files: the published table's when it was staged, and the staged table's first one.
@@ -85,6 +86,13 @@ class StagedTable:
             metadata: Metadata = json.loads(stream.read())
         return metadata
 
+    @property
+    def first_snapshots(self) -> set[int] | None:
+        """Ids of the snapshots that it began with; None if it is recreated."""
+        if self.is_recreated:
+            return None
+        return {snapshot["snapshot-id"] for snapshot in self.first_metadata.get("snapshots") or []}
+
     def was_staged_from(self, published: LoadedTable | None) -> bool:
         """Return whether the published table is the one that was staged, unchanged.
 
@@ -108,6 +116,17 @@ class StagedTable:
         base_ids = {s["snapshot-id"] for s in base.get("snapshots") or []}
         snapshots = self.metadata.get("snapshots") or []
         return [s for s in snapshots if s["snapshot-id"] not in base_ids]
+
+
+def latest_run(relations: Iterable[Metadata]) -> Mapping[str, Any]:
+    """Return the record of the last command of a build; empty if there is none.
+
+    Args:
+        relations: metadata of staged tables and views.
+    """
+    properties = [metadata.get("properties") or {} for metadata in relations]
+    runs: list[dict[str, Any]] = [json.loads(p[LAST_RUN]) for p in properties if LAST_RUN in p]
+    return max(runs, key=lambda run: run["at"], default={})
 
 
 def versions(metadata: Metadata) -> tuple[Any, ...]:
@@ -167,8 +186,7 @@ def stage_table(
     origin = published or _new_table(catalog, name, properties)
     location = next_location(origin)
     metadata = _clone(origin.metadata, location, build, published)
-    with origin.io.new_output(location).create() as stream:
-        stream.write(json.dumps(metadata).encode())
+    write_new(origin.io, location, json.dumps(metadata).encode())
     try:
         catalog.register(staged_name(name, build), location)
     except CommitConflict:
@@ -219,16 +237,27 @@ def added_files(staged: StagedTable) -> tuple[list[str], list[str]]:
         Manifest lists and manifests; data and delete files in the table's folder. Files from
         elsewhere, such as those of `add_files`, belong to somebody else.
     """
-    if staged.is_recreated:
-        return [], []
-    base = {s["snapshot-id"] for s in staged.first_metadata.get("snapshots") or []}
-    return added.added_files(staged.table, base)
+    base = staged.first_snapshots
+    return ([], []) if base is None else added.added_files(staged.table, base)
+
+
+def plan_discards(catalog: IcebergCatalog, tables: Sequence[StagedTable]) -> list[Drop]:
+    """Decide which files go with staged tables: those that no other table has.
+
+    An interrupted `publish` may have published some of them.
+
+    Args:
+        catalog: the catalog.
+        tables: the tables.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    return plan_shared(catalog, [(staged.table, staged.first_snapshots) for staged in tables])
 
 
 def discard_table(catalog: IcebergCatalog, staged: StagedTable) -> None:
     """Drop a staged table with the files that only it has.
-
-    An interrupted `publish` may have published some of them.
 
     Args:
         catalog: the catalog.
@@ -237,27 +266,8 @@ def discard_table(catalog: IcebergCatalog, staged: StagedTable) -> None:
     Raises:
         CatalogError: the catalog refuses; no file is removed.
     """
-    manifests, data = added_files(staged)
-    files = [*data, *manifests]
-    published = catalog.load(staged.name)
-    if files and published is not None and not staged.was_staged_from(published):
-        used = _used_files(published)
-        files = [file for file in files if file not in used]
-    catalog.unregister(staged_name(staged.name, staged.build))
-    remove_files(staged, [*files, *metadata_files(staged)])
-
-
-def _used_files(table: LoadedTable) -> set[str]:
-    """Return the data files, manifests and manifest lists of all snapshots of a table."""
-    used: set[str] = set()
-    for snapshot in table.metadata.get("snapshots") or []:
-        used.add(snapshot["manifest-list"])
-        manifests = read_manifest_list(table.io, snapshot["manifest-list"])
-        unread = [manifest for manifest in manifests if manifest.manifest_path not in used]
-        used.update(manifest.manifest_path for manifest in unread)
-        for _, entries in iter_manifests(table.io, unread):
-            used.update(entry.data_file.file_path for entry in entries)
-    return used
+    for drop in plan_discards(catalog, [staged]):
+        drop.run(catalog)
 
 
 def remove_files(staged: StagedTable, paths: list[str]) -> None:

@@ -39,6 +39,8 @@ from dbt.adapters.iceberg_stream.catalog.tables import NO_SNAPSHOT
 
 # In the summary of published snapshots: the id that the last one of the table had when staged.
 STAGED_SNAPSHOT = f"{BUILD}.staged-snapshot"
+# Fields of table metadata with items that have ids.
+COLLECTIONS = ("schemas", "partition-specs", "sort-orders", "snapshots", "statistics")
 
 
 def updates_between(

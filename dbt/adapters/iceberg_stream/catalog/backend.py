@@ -65,6 +65,12 @@ class CatalogBackend(Protocol):
     def relations(self, namespace: str) -> list[tuple[str, str]]:
         """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
 
+    def all_relations(self) -> list[tuple[tuple[str, str], str]]:
+        """List names and kinds of all namespaces, those within other namespaces among them."""
+
+    def neighbors(self) -> list[tuple[str, CatalogBackend]]:
+        """Return names and backends of the other catalogs in the same database and folder."""
+
     def metadata(self, namespace: str, name: str, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view; None if there is neither.
 
@@ -181,8 +187,12 @@ class CatalogBackend(Protocol):
             properties: the properties.
         """
 
-    def drop(self, namespace: str, name: str) -> None:
-        """Drop a table or view and its files, if it exists."""
+    @property
+    def purges(self) -> bool:
+        """Whether `purge` has a server remove the files."""
+
+    def purge(self, namespace: str, name: str) -> None:
+        """Drop a table or view, if it exists, and have a server remove its files."""
 
     def check_write(self, namespace: str, name: str, rows_only: bool = False) -> None:
         """Check that the user may write to a table, before its data are computed.

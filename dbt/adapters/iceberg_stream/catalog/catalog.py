@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from dbt.adapters.events.logging import AdapterLogger
-
 from dbt.adapters.iceberg_stream.catalog.backend import (
     COMMITS_TOGETHER,
     TABLE_DEFAULTS,
     CatalogBackend,
 )
-from dbt.adapters.iceberg_stream.catalog.clone_tags import clone_tags
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import (
     Column,
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
 Name = tuple[str, str]
 # Table property: whether files may be removed with the table or its snapshots.
 GC_ENABLED = "gc.enabled"
-
-logger = AdapterLogger("Iceberg_Stream")
 
 
 @dataclass(frozen=True)
@@ -99,6 +94,17 @@ class IcebergCatalog:
     def relations(self, namespace: str) -> list[tuple[str, str]]:
         """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
         return self._backend.relations(namespace)
+
+    def all_relations(self) -> list[tuple[Name, str]]:
+        """List names and kinds of all namespaces, those within other namespaces among them.
+
+        A namespace that cannot be listed is an error: who removes files must know all tables.
+        """
+        return self._backend.all_relations()
+
+    def neighbors(self) -> list[IcebergCatalog]:
+        """Return the other catalogs that share this one's database and folder."""
+        return [IcebergCatalog(*neighbor) for neighbor in self._backend.neighbors()]
 
     def metadata(self, name: Name, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view, as JSON.
@@ -234,27 +240,20 @@ class IcebergCatalog:
         """
         self._backend.set_view_properties(*name, properties)
 
-    def drop(self, name: Name) -> None:
-        """Drop a table or view, if it exists, and its files, unless other tables may have them.
+    @property
+    def purges(self) -> bool:
+        """Return whether `purge` has a server remove the files of a table."""
+        return self._backend.purges
 
-        The files stay if `gc.enabled` is false, or if the table has clones.
+    def purge(self, name: Name) -> None:
+        """Drop a table or view, if it exists, and have a server remove all its files.
+
+        `drop_table` in `tables/drop.py` decides whether that is safe.
 
         Args:
             name: namespace and identifier.
         """
-        metadata = self.metadata(name)
-        properties = {} if metadata is None else metadata.get("properties") or {}
-        clones = [] if metadata is None else sorted({tag.table for tag in clone_tags(metadata)})
-        if clones:
-            logger.warning(
-                f"The files of {'.'.join(name)} stay, because clones have them: "
-                f"{', '.join(clones)}."
-            )
-        if clones or str(properties.get(GC_ENABLED, "true")).lower() == "false":
-            # Its files may belong to other tables, such as the published version of a staged one.
-            self._backend.unregister(*name)
-        else:
-            self._backend.drop(*name)
+        self._backend.purge(*name)
 
     def capabilities(self) -> dict[str, bool]:
         """Return optional capabilities and whether the catalog has them.

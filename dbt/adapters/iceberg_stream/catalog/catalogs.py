@@ -80,6 +80,16 @@ class Catalogs:
                 self._opened[actual] = self._openers[actual]()
             return self._opened[actual]
 
+    def all_from(self, first: IcebergCatalog) -> list[IcebergCatalog]:
+        """Return all catalogs whose tables may share files with those of one catalog.
+
+        Args:
+            first: that catalog, which comes first.
+        """
+        others = [self.get(name) for name in self.names]
+        catalogs = [first, *(other for other in others if other is not first)]
+        return [*catalogs, *(near for catalog in catalogs for near in catalog.neighbors())]
+
     def is_own(self, name: str | None) -> bool:
         """Return whether a name means the profile's own catalog, as no name does."""
         return not name or name.lower() == self._own.lower()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import orjson
 
+from dbt.adapters.iceberg_stream.catalog.locations import local_path
 from dbt.adapters.iceberg_stream.catalog.types import spark_type
 
 Metadata = Mapping[str, Any]
@@ -130,17 +130,10 @@ def current_snapshot(metadata: Metadata) -> SnapshotSummary | None:
     return next((s for s in snapshots(metadata) if s.snapshot_id == current), None)
 
 
-def local_path(location: str) -> Path | None:
-    """Return the path of a file on this machine; None if the location is not local."""
-    if not location.startswith(("file:", "/")):
-        return None
-    return Path("/" + location.removeprefix("file:").lstrip("/"))
-
-
 def _read(location: str) -> bytes:
     if (path := local_path(location)) is not None:
         return path.read_bytes()
-    from pyiceberg.io import load_file_io
+    from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO
 
-    with load_file_io(location=location).new_input(location).open() as stream:
+    with LocationFileIO().new_input(location).open() as stream:
         return stream.read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -35,6 +35,7 @@ from pyiceberg.table.update import (
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from dbt.adapters.iceberg_stream.catalog.backend import CatalogBackend
 from dbt.adapters.iceberg_stream.catalog.client_errors import client_errors, may_have_arrived
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
@@ -47,6 +48,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.probes import rows_unchanged
 from dbt.adapters.iceberg_stream.catalog.rest_client import IdentityAuth, RestClient
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+from dbt.adapters.iceberg_stream.catalog.storage import write_new
 from dbt.adapters.iceberg_stream.catalog.tables import (
     LoadedTable,
     TableCommit,
@@ -139,6 +141,39 @@ class RemoteBackend:
                 return []
 
         return self.ask(f"list the tables of {namespace}", names)
+
+    def all_relations(self) -> list[tuple[tuple[str, str], str]]:
+        """List names and kinds of all namespaces, those within other namespaces among them.
+
+        The levels of a namespace are joined as in the paths of requests, because a level may
+        contain a dot.
+        """
+
+        def names(catalog: Catalog) -> list[tuple[tuple[str, str], str]]:
+            listed: list[tuple[tuple[str, str], str]] = []
+            missing: set[tuple[str, ...]] = set()
+            for levels in _all_namespaces(catalog):
+                namespace = _joined(catalog, levels)
+                try:
+                    tables, views = catalog.list_tables(levels), _views(catalog, levels)
+                except NoSuchNamespaceError:
+                    missing.add(levels)
+                    continue
+                listed += [((namespace, table[-1]), "table") for table in tables]
+                listed += [((namespace, view[-1]), "view") for view in views]
+            # The others were dropped meanwhile.
+            if missing and (unknown := missing.intersection(_all_namespaces(catalog))):
+                raise CatalogError(
+                    f"The catalog `{self._settings.name}` lists the namespace "
+                    f"{min(unknown)}, but not its tables."
+                )
+            return listed
+
+        return self.ask("list all tables", names)
+
+    def neighbors(self) -> list[tuple[str, CatalogBackend]]:
+        """Return none: other catalogs of the server are unknown."""
+        return []
 
     def metadata(self, namespace: str, name: str, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view; None if there is neither."""
@@ -248,8 +283,7 @@ class RemoteBackend:
     def stage_version(self, namespace: str, name: str, origin: LoadedTable) -> LoadedTable:
         """Create a table with the metadata of another one: a transaction cannot create tables."""
         location = next_location(origin)
-        with origin.io.new_output(location).create() as stream:
-            stream.write(json.dumps(origin.metadata).encode())
+        write_new(origin.io, location, json.dumps(origin.metadata).encode())
         self.register(namespace, name, location)
         table = self.load(namespace, name)
         assert table is not None, "it was just created"
@@ -295,8 +329,13 @@ class RemoteBackend:
 
         self.ask(f"change properties of the view {namespace}.{name}", change)
 
-    def drop(self, namespace: str, name: str) -> None:
-        """Drop a table or view and its files, if it exists."""
+    @property
+    def purges(self) -> bool:
+        """Whether the catalog has a server that removes files."""
+        return self._settings.type == "rest"
+
+    def purge(self, namespace: str, name: str) -> None:
+        """Drop a table or view, if it exists, and have a server remove its files."""
 
         def drop(catalog: Catalog) -> None:
             try:
@@ -447,16 +486,34 @@ class RemoteBackend:
 
 
 def _load_table(catalog: Catalog, name: tuple[str, str], history: bool) -> Table:
-    if history or not isinstance(catalog, RestClient):
+    if not isinstance(catalog, RestClient):
         return catalog.load_table(name)
-    try:
-        return catalog.load_head(name)
-    except BadRequestError:
+    if not history:
         # Iceberg's server (1.12) fails to leave out a snapshot that has statistics.
-        return catalog.load_table(name)
+        with suppress(BadRequestError):
+            return catalog.load_snapshots(name, "refs")
+    return catalog.load_snapshots(name, "all")
 
 
-def _views(catalog: Catalog, namespace: str) -> list[tuple[str, ...]]:
+def _all_namespaces(catalog: Catalog) -> Iterator[tuple[str, ...]]:
+    pending: list[tuple[str, ...]] = [()]
+    while pending:
+        parent = pending.pop()
+        try:
+            inner = catalog.list_namespaces(parent)
+        except NoSuchNamespaceError:
+            continue  # dropped meanwhile
+        # Servers without namespaces within namespaces may list the outermost ones again.
+        children = [n for n in inner if len(n) == len(parent) + 1 and n[:-1] == parent]
+        yield from children
+        pending += children
+
+
+def _joined(catalog: Catalog, levels: tuple[str, ...]) -> str:
+    return (catalog._namespace_separator if isinstance(catalog, RestClient) else ".").join(levels)
+
+
+def _views(catalog: Catalog, namespace: str | tuple[str, ...]) -> list[tuple[str, ...]]:
     try:
         return list(catalog.list_views(namespace))
     except NotImplementedError:

@@ -90,21 +90,20 @@ class RestClient(RestCatalog):
             endpoints.add(CAPABILITIES[COMMITS_TOGETHER])
         return {name: endpoint in endpoints for name, endpoint in CAPABILITIES.items()}
 
-    def load_head(self, identifier: tuple[str, str]) -> Table:
-        """Load a table without snapshots that no branch or tag references.
-
-        A catalog may ignore the option and return all (REST specification, `loadTable`,
-        `snapshots`).
+    def load_snapshots(self, identifier: tuple[str, str], snapshots: str) -> Table:
+        """Load a table, whatever the property `snapshot-loading-mode` says.
 
         Args:
             identifier: namespace and identifier.
+            snapshots: `all`, or `refs` for those that a branch or tag references. A catalog may
+                return all nevertheless (REST specification, `loadTable`, `snapshots`).
 
         Raises:
             NoSuchTableError: the table does not exist.
         """
         path = self._split_identifier_for_path(identifier)
         response = self._session.get(
-            self.url(Endpoints.load_table, prefixed=True, **path), params={"snapshots": "refs"}
+            self.url(Endpoints.load_table, prefixed=True, **path), params={"snapshots": snapshots}
         )
         try:
             response.raise_for_status()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
 from dbt.adapters.iceberg_stream.engines.settings import SECRET
@@ -20,6 +20,8 @@ PYICEBERG_TYPES = {"jdbc": "sql"}
 SQLALCHEMY_DRIVERS = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}
 DELEGATION = "header.X-Iceberg-Access-Delegation"
 FILE_IO = "dbt.adapters.iceberg_stream.catalog.storage.CatalogFileIO"
+# It may search the environment for credentials.
+AMBIENT_FILE_IO = "dbt.adapters.iceberg_stream.catalog.storage.LocationFileIO"
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,7 @@ class CatalogSettings:
             properties["uri"] = _sqlalchemy_uri(properties)
         if "client.region" in properties:
             properties.setdefault("s3.region", properties["client.region"])
-        if not self.ambient:
-            properties.setdefault("py-io-impl", FILE_IO)
+        properties.setdefault("py-io-impl", AMBIENT_FILE_IO if self.ambient else FILE_IO)
         return properties
 
     def _with_defaults(self, properties: dict[str, str]) -> dict[str, str]:
@@ -93,11 +94,20 @@ def _sqlalchemy_uri(properties: Mapping[str, str]) -> str:
     """Convert the JDBC URI of a catalog's database to SQLAlchemy's."""
     uri = properties["uri"].removeprefix("jdbc:")
     if uri.startswith("sqlite:"):
-        return f"sqlite:///{uri.removeprefix('sqlite:').partition('?')[0]}"
+        return _sqlite_uri(uri.removeprefix("sqlite:"))
     scheme, _, address = uri.partition("://")
     user, password = (quote(properties.get(f"jdbc.{k}", ""), safe="") for k in ("user", "password"))
     login = f"{user}:{password}@" if user else ""
     return f"{SQLALCHEMY_DRIVERS.get(scheme, scheme)}://{login}{address}"
+
+
+def _sqlite_uri(database: str) -> str:
+    from sqlalchemy import URL
+
+    path = database.partition("?")[0]
+    if path.startswith("file:"):
+        path = unquote("/" + path.removeprefix("file:").lstrip("/"))
+    return URL.create("sqlite", database=path).render_as_string()
 
 
 def secret_properties(properties: Mapping[str, str]) -> list[str]:

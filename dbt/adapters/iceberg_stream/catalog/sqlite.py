@@ -16,12 +16,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 from filelock import FileLock
 
-from dbt.adapters.iceberg_stream.catalog.backend import COMMITS_TOGETHER, TABLE_DEFAULTS
+from dbt.adapters.iceberg_stream.catalog.backend import (
+    COMMITS_TOGETHER,
+    TABLE_DEFAULTS,
+    CatalogBackend,
+)
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
     CommitConflict,
     CommitStateUnknown,
 )
+from dbt.adapters.iceberg_stream.catalog.locations import comparable, file_uri
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, read_metadata
 
 if TYPE_CHECKING:
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
 BUSY_SECONDS = 30
+FILE_IO = "dbt.adapters.iceberg_stream.catalog.storage.LocationFileIO"
 
 # The tables of Iceberg's JDBC catalog, schema version V1, as both clients create them.
 SCHEMA = """
@@ -66,6 +72,16 @@ from iceberg_tables
 where catalog_name = :catalog and table_namespace = :namespace
 order by table_name
 """
+ALL_RELATIONS = """
+select table_namespace, table_name, case iceberg_type when 'VIEW' then 'view' else 'table' end
+from iceberg_tables
+where catalog_name = :catalog
+order by table_namespace, table_name
+"""
+CATALOGS = "select distinct catalog_name from iceberg_tables"
+LOCATIONS = """
+select catalog_name, table_namespace, table_name, metadata_location from iceberg_tables
+"""
 LOCATION = """
 select metadata_location from iceberg_tables
 where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
@@ -92,21 +108,11 @@ UNREGISTER = """
 delete from iceberg_tables
 where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
 """
-DROP_VIEW = """
-delete from iceberg_tables
-where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
-    and iceberg_type = 'VIEW'
-"""
 
 
 def catalog_file(warehouse: Path) -> Path:
     """Return the path of a warehouse's SQLite catalog."""
     return warehouse / "catalog.db"
-
-
-def _uri(warehouse: Path) -> str:
-    # Neither client decodes percent signs, so a path with spaces is not encoded.
-    return f"file://{warehouse}"
 
 
 def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
@@ -123,9 +129,10 @@ def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         f"{prefix}.type": "jdbc",
-        f"{prefix}.uri": f"jdbc:sqlite:{catalog_file(warehouse)}?{timeout}",
+        # SQLite decodes it, and the driver would take a `?` in a path for its end.
+        f"{prefix}.uri": f"jdbc:sqlite:{catalog_file(warehouse).as_uri()}?{timeout}",
         f"{prefix}.jdbc.schema-version": "V1",
-        f"{prefix}.warehouse": _uri(warehouse),
+        f"{prefix}.warehouse": file_uri(warehouse),
         f"{prefix}.cache-enabled": "false",
         "spark.sql.defaultCatalog": name,
         **{f"{prefix}.table-default.{key}": value for key, value in TABLE_DEFAULTS.items()},
@@ -140,21 +147,26 @@ def open_catalog(name: str, warehouse: Path) -> SqlCatalog:
         warehouse: the folder of the catalog and its tables.
     """
     from pyiceberg.catalog.sql import SqlCatalog
-    from sqlalchemy import event
+    from sqlalchemy import QueuePool, create_engine
 
-    catalog = SqlCatalog(
-        name,
-        uri=f"sqlite:///{catalog_file(warehouse)}",
-        warehouse=_uri(warehouse),
-        init_catalog_tables="false",
-    )
-    event.listen(catalog.engine, "connect", _wait_for_other_writers)
-    catalog.engine.dispose()
+    def connect() -> sqlite3.Connection:
+        # A pool lets threads share connections.
+        return sqlite3.connect(
+            catalog_file(warehouse), timeout=BUSY_SECONDS, check_same_thread=False
+        )
+
+    class Client(SqlCatalog):
+        """Keeps old metadata files: only `SqliteBackend` knows whether another table has them."""
+
+        @staticmethod
+        def _delete_old_metadata(io: object, base: object, metadata: object) -> None:
+            pass
+
+    properties = {"py-io-impl": FILE_IO, "init_catalog_tables": "false"}
+    catalog = Client(name, uri="sqlite://", warehouse=file_uri(warehouse), **properties)
+    # Not by a URI, in which a path must be encoded, but how depends on SQLAlchemy's version.
+    catalog.engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
     return catalog
-
-
-def _wait_for_other_writers(connection: sqlite3.Connection, _record: object) -> None:
-    connection.execute(f"pragma busy_timeout = {BUSY_SECONDS * 1000}")
 
 
 class SqliteBackend:
@@ -231,6 +243,15 @@ class SqliteBackend:
         """List names and kinds (`table` or `view`) of a namespace; empty if it does not exist."""
         return self._rows(RELATIONS, namespace=namespace)
 
+    def all_relations(self) -> list[tuple[tuple[str, str], str]]:
+        """List names and kinds of all namespaces."""
+        return [((namespace, name), kind) for namespace, name, kind in self._rows(ALL_RELATIONS)]
+
+    def neighbors(self) -> list[tuple[str, CatalogBackend]]:
+        """Return the catalogs of other names in the same file: a profile may have renamed it."""
+        names = [name for (name,) in self._rows(CATALOGS) if name != self._name]
+        return [(name, SqliteBackend(name, self._path.parent)) for name in names]
+
     def metadata(self, namespace: str, name: str, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view; None if there is neither."""
         while location := self._location(namespace, name):
@@ -244,8 +265,7 @@ class SqliteBackend:
 
     def load(self, namespace: str, name: str, history: bool = True) -> LoadedTable | None:
         """Load the current version of a table; None if it does not exist."""
-        from pyiceberg.io import load_file_io
-
+        from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO
         from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 
         while location := self._location(namespace, name):
@@ -257,7 +277,7 @@ class SqliteBackend:
                 continue
             if "current-version-id" in metadata:
                 return None
-            return LoadedTable((namespace, name), metadata, location, load_file_io({}, location))
+            return LoadedTable((namespace, name), metadata, location, LocationFileIO())
         return None
 
     def stage(
@@ -269,20 +289,20 @@ class SqliteBackend:
         properties: Mapping[str, str],
     ) -> LoadedTable:
         """Stage a new table, which its first commit creates."""
-        from pyiceberg.io import load_file_io
         from pyiceberg.table.metadata import new_table_metadata
         from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
+        from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO
         from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, as_json
 
-        location = f"{_uri(self._path.parent)}/{namespace}/{name}"
+        location = f"{file_uri(self._path.parent)}/{namespace}/{name}"
         table_metadata = new_table_metadata(
             schema, spec, UNSORTED_SORT_ORDER, location, dict(properties)
         )
         metadata = dict(as_json(table_metadata))
         if metadata["format-version"] >= 3:
             metadata.setdefault("next-row-id", 0)
-        return LoadedTable((namespace, name), metadata, "", load_file_io({}, location))
+        return LoadedTable((namespace, name), metadata, "", LocationFileIO())
 
     def commit(
         self,
@@ -314,7 +334,7 @@ class SqliteBackend:
             )
         self._last_written = {new: metadata for _, new, metadata in new_metadata}
         for base, _, metadata in new_metadata:
-            _delete_old_metadata(base, metadata)
+            self._delete_old_metadata(base, metadata)
 
     def _swap(self, tables: Sequence[tuple[LoadedTable, str]]) -> tuple[str, str] | None:
         """Point the tables to new metadata; return the first table that has changed, if any."""
@@ -347,20 +367,20 @@ class SqliteBackend:
 
     def put_view(self, namespace: str, name: str, version: Metadata) -> None:
         """Create a view, or replace the one of this name."""
+        from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO, write_new
         from dbt.adapters.iceberg_stream.catalog.views import new_view, view_location
 
         old = self._location(namespace, name)
         current = self._read(old) if old else None
-        folder = f"{_uri(self._path.parent)}/{namespace}/{name}"
+        folder = f"{file_uri(self._path.parent)}/{namespace}/{name}"
         metadata = new_view(version, current, folder)
         location = view_location(metadata)
-        path = Path(location.removeprefix("file://"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(orjson.dumps(metadata))
+        write_new(LocationFileIO(), location, orjson.dumps(metadata))
         self._rows(PUT_VIEW, namespace=namespace, name=name, new=location, old=old or "")
 
     def set_view_properties(self, namespace: str, name: str, properties: Mapping[str, str]) -> None:
         """Set properties of a view; a change of its definition at the same time wins."""
+        from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO, write_new
         from dbt.adapters.iceberg_stream.catalog.views import view_location
 
         old = self._location(namespace, name)
@@ -372,7 +392,7 @@ class SqliteBackend:
         all_properties = {**(metadata.get("properties") or {}), **properties}
         location = view_location(metadata)
         text = orjson.dumps({**metadata, "properties": all_properties})
-        Path(location.removeprefix("file://")).write_bytes(text)
+        write_new(LocationFileIO(), location, text)
         if not self._rows(SWAP, namespace=namespace, name=name, new=location, old=old):
             raise CatalogError(
                 f"another writer changed the view {namespace}.{name} at the same time, so its "
@@ -388,14 +408,48 @@ class SqliteBackend:
         except NoSuchNamespaceError:
             return
 
-    def drop(self, namespace: str, name: str) -> None:
-        """Drop a table or view and its files, if it exists."""
-        from pyiceberg.exceptions import NoSuchTableError
+    @property
+    def purges(self) -> bool:
+        """Return False: there is no server."""
+        return False
 
-        try:
-            self.catalog.purge_table((namespace, name))
-        except NoSuchTableError:
-            self._rows(DROP_VIEW, namespace=namespace, name=name)
+    def purge(self, namespace: str, name: str) -> None:
+        """Drop a table or view, if it exists; its files stay."""
+        self.unregister(namespace, name)
+
+    def _delete_old_metadata(self, base: LoadedTable, metadata: Metadata) -> None:
+        """Remove metadata files that left the metadata log, if the table's properties say so."""
+        properties = metadata.get("properties") or {}
+        if str(properties.get(DELETE_OLD_METADATA, "false")).lower() != "true":
+            return
+        kept = {entry["metadata-file"] for entry in metadata.get("metadata-log") or []}
+        log = [entry["metadata-file"] for entry in base.metadata.get("metadata-log") or []]
+        old = [location for location in log if location not in kept]
+        used = self._used_by_others(old, base.name) if old else set()
+        for location in old:
+            if comparable(location) not in used:
+                # `iceberg-stream orphans` finds what cannot be removed now.
+                with suppress(OSError):
+                    base.io.delete(location)
+
+    def _used_by_others(self, locations: Sequence[str], name: tuple[str, str]) -> set[str]:
+        """Return the metadata files of other tables in the same folders, such as a copy's."""
+        # Two levels tell the folders of tables apart well, whatever the spelling of the rest.
+        folders = {"/".join(location.rsplit("/", 3)[1:-1]) for location in locations}
+        used: set[str] = set()
+        for catalog, *other, location in self._rows(LOCATIONS):
+            is_own = catalog == self._name and tuple(other) == name
+            if is_own or not any(f"{folder}/" in location for folder in folders):
+                continue
+            # What cannot be read does not tell what it needs: keep all.
+            try:
+                metadata = read_metadata(location)
+            except (OSError, ValueError):
+                return {comparable(location) for location in locations}
+            log = [entry["metadata-file"] for entry in metadata.get("metadata-log") or []]
+            texts = [*log, location, *(metadata.get("properties") or {}).values()]
+            used.update(comparable(text) for text in texts)
+        return used
 
     def _read(self, location: str) -> Metadata:
         cached = self._last_written.get(location)
@@ -417,24 +471,10 @@ class SqliteBackend:
 
 def _write_metadata(commit: TableCommit) -> tuple[str, Metadata]:
     """Write the table's metadata after a commit; return their location and themselves."""
+    from dbt.adapters.iceberg_stream.catalog.storage import write_new
     from dbt.adapters.iceberg_stream.catalog.tables import next_location, updated
 
     base = commit.base
     new, metadata = next_location(base), updated(base.metadata, base.location, commit.updates)
-    # The name is unique, so there is no need to check whether the file exists.
-    with base.io.new_output(new).create(overwrite=True) as stream:
-        stream.write(orjson.dumps(metadata))
+    write_new(base.io, new, orjson.dumps(metadata))
     return new, metadata
-
-
-def _delete_old_metadata(base: LoadedTable, metadata: Metadata) -> None:
-    """Remove metadata files that left the metadata log, if the table's properties say so."""
-    properties = metadata.get("properties") or {}
-    if str(properties.get(DELETE_OLD_METADATA, "false")).lower() != "true":
-        return
-    current_files = {entry["metadata-file"] for entry in metadata.get("metadata-log") or []}
-    for entry in base.metadata.get("metadata-log") or []:
-        if entry["metadata-file"] not in current_files:
-            # `remove_orphan_files` removes what cannot be removed now.
-            with suppress(OSError):
-                base.io.delete(entry["metadata-file"])

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from dbt.adapters.iceberg_stream.catalog.locations import (
+    is_cut_by_others,
+    local_path,
+    split_location,
+)
 from dbt.adapters.iceberg_stream.errors.spark import CREDENTIALS_REFUSED, NO_CREDENTIALS
 
 ACCESS_KEY_ID = "s3.access-key-id"
@@ -17,7 +22,38 @@ REFUSED = r"AWS Error (ACCESS_DENIED|INVALID_|UNRECOGNIZED|SIGNATURE|\w+ \(HTTP 
 ANSWERED = r"AWS Error (?!NETWORK)"
 
 
-class CatalogFileIO(PyArrowFileIO):
+class LocationFileIO(PyArrowFileIO):
+    """Reads and writes files whose paths may have `#` and `?`, as Iceberg's Java library does."""
+
+    @staticmethod
+    def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
+        """Return scheme, authority and path of a location.
+
+        Args:
+            location: of a file.
+            properties: not used.
+        """
+        return split_location(location)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        """Return a file to write.
+
+        Args:
+            location: of the file.
+
+        Raises:
+            OSError: other programs would take the location for another one.
+        """
+        if is_cut_by_others(location):
+            raise OSError(
+                f"The location {location} has a `#` or `?`, at which Iceberg's clients of object "
+                "stores cut it: all files of the table would be one object. Rename the table, or "
+                "choose another folder."
+            )
+        return super().new_output(location)
+
+
+class CatalogFileIO(LocationFileIO):
     """Reads files with the storage credentials of the catalog or the profile, or anonymously.
 
     Without credentials it does not search the environment for some. That can be decided only
@@ -28,6 +64,27 @@ class CatalogFileIO(PyArrowFileIO):
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         anonymous = {} if ACCESS_KEY_ID in properties else {"s3.anonymous": "true"}
         super().__init__(anonymous | properties)
+
+
+def write_new(io: FileIO, location: str, content: bytes) -> None:
+    """Write a file that must not exist, such as a metadata file.
+
+    Args:
+        io: the table's FileIO.
+        location: of the file.
+        content: of the file.
+
+    Raises:
+        FileExistsError: there is such a file, which stays as it is.
+        OSError: the storage refuses the file.
+    """
+    if (path := local_path(location)) is None:
+        with io.new_output(location).create() as stream:
+            stream.write(content)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as file:
+        file.write(content)
 
 
 class StorageError(OSError):

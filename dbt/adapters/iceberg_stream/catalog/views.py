@@ -19,6 +19,16 @@ def current_version(metadata: Metadata) -> Mapping[str, Any]:
     return next(v for v in metadata["versions"] if v["version-id"] == number)
 
 
+def last_change_ms(metadata: Metadata) -> int:
+    """Return when a table or view was last changed, in milliseconds since 1970 (UTC).
+
+    Args:
+        metadata: of the table or view.
+    """
+    version = current_version(metadata) if "versions" in metadata else None
+    return int(metadata["last-updated-ms"] if version is None else version["timestamp-ms"])
+
+
 def current_schema(metadata: Metadata) -> Mapping[str, Any]:
     """Return the schema of a view's current version."""
     number = current_version(metadata)["schema-id"]

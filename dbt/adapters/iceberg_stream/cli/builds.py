@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 @profiles_dir
 @target
 def builds(as_json: bool, project_dir: Path, profiles_dir: Path | None, target: str | None) -> None:
-    """List the builds that are staged, but not published."""
+    """List the builds that are staged, but not published, and what killed runs have left."""
     from dbt.adapters.iceberg_stream.builds.build import list_builds, load_status
+    from dbt.adapters.iceberg_stream.builds.leftovers import list_leftovers
     from dbt.adapters.iceberg_stream.profile.project import open_catalog
 
     with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
         listed = [(build, load_status(catalog, build)) for build in list_builds(catalog)]
+        leftovers = [] if as_json else list_leftovers(catalog, sorted(catalog.namespaces()))
     if as_json:
         click.echo(json.dumps([_as_json(*item) for item in listed], indent=2))
     elif not listed:
@@ -40,6 +42,13 @@ def builds(as_json: bool, project_dir: Path, profiles_dir: Path | None, target: 
     else:
         for build, status in listed:
             click.echo(_line(build, status))
+    for leftover in leftovers:
+        replaced, missing = ".".join(leftover.replaced), leftover.is_missing
+        click.echo(
+            f"{'.'.join(leftover.name)}  left by a run that was killed while it built "
+            f"{replaced}{', which does not exist now' if missing else ''}. The next run of its "
+            f"model {'gives it this name' if missing else 'drops it'}."
+        )
 
 
 def _as_json(build: Build, status: BuildStatus) -> dict[str, Any]:

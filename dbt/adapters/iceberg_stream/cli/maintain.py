@@ -77,6 +77,13 @@ STEP_WIDTH = max(map(len, STEP_NAMES)) + 1
     show_default=True,
     help="Age of orphans in hours. Must be more than any write takes.",
 )
+@click.option(
+    "--keep-removed",
+    type=click.FloatRange(min=0),
+    default=168.0,
+    show_default=True,
+    help="How many hours removed orphans are kept in the folder _removed of the table.",
+)
 @click.option("--dry-run", is_flag=True, help="Change nothing; print what would be done.")
 @project_dir
 @profiles_dir
@@ -90,6 +97,7 @@ def maintain(
     options: tuple[str, ...],
     remove_orphans: bool,
     orphans_older_than: float,
+    keep_removed: float,
     dry_run: bool,
     project_dir: Path,
     profiles_dir: Path | None,
@@ -113,6 +121,7 @@ def maintain(
         dict(_parse_option(option) for option in options),
         remove_orphans,
         timedelta(hours=orphans_older_than),
+        timedelta(hours=keep_removed),
     )
     failed = False
     with plain_errors(), _connections(project_dir, profiles_dir, target) as connections:

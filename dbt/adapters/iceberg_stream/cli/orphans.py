@@ -1,4 +1,4 @@
-"""`iceberg-stream orphans`: list and remove files that no snapshot references."""
+"""`iceberg-stream orphans`: list and remove files that nothing references."""
 
 from __future__ import annotations
 
@@ -29,7 +29,20 @@ from dbt.adapters.iceberg_stream.cli.options import (
     show_default=True,
     help="Age in hours. Must be more than any write takes: its files look like orphans.",
 )
-@click.option("--remove", is_flag=True, help="Remove the files.")
+@click.option(
+    "--remove",
+    is_flag=True,
+    help="Move the files to the folder _removed of the table, and delete those that were moved "
+    "there before --keep-removed.",
+)
+@click.option(
+    "--keep-removed",
+    type=click.FloatRange(min=0),
+    default=168.0,
+    show_default=True,
+    help="How many hours removed files are kept.",
+)
+@click.option("--restore", is_flag=True, help="Move all removed files back.")
 @project_dir
 @profiles_dir
 @target
@@ -38,38 +51,56 @@ def orphans(
     table: str,
     older_than: float,
     remove: bool,
+    keep_removed: float,
+    restore: bool,
     project_dir: Path,
     profiles_dir: Path | None,
     target: str | None,
     catalog_name: str | None,
 ) -> None:
-    """List the files of TABLE ([catalog.]schema.name) that none of its snapshots references."""
-    from dbt.adapters.iceberg_stream.builds.names import split_staged
+    """List the files in the folder of TABLE ([catalog.]schema.name) that nothing references.
+
+    All tables and views of the profile's catalogs are read. If one cannot be read, nothing is
+    removed.
+    """
     from dbt.adapters.iceberg_stream.maintenance.orphans import (
+        REMOVED_FOLDER,
+        delete_removed,
         find_orphans,
         remove_orphans,
-        shares_folder,
-        without_clones,
+        restore_removed,
     )
     from dbt.adapters.iceberg_stream.profile.project import open_catalogs
 
+    if remove and restore:
+        raise click.UsageError("--remove and --restore exclude each other.")
     with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
         catalog, name = find_catalog(catalogs, table, catalog_name)
         loaded = load_table(catalog, table_name(name))
-        names = [(s, n) for s in catalog.namespaces() for n, _ in catalog.relations(s)]
-        others = [other for each in names if (other := catalog.load(each)) is not None]
-        if remove and (nested := shares_folder(loaded, others)) is not None:
-            problem = f"{'.'.join(nested.name)} has its files in the same folder."
-            if (parts := split_staged(nested.name[1])) is not None:
-                problem += f" Publish or discard the build `{parts[1]}` first."
-            raise click.ClickException(problem)
-        if remove:
+        if remove or restore:
             catalog.check_write(loaded.name)
-        before = datetime.now(timezone.utc) - timedelta(hours=older_than)
-        files = without_clones(loaded, find_orphans(loaded, before), others)
+        if restore:
+            moved, kept = restore_removed(loaded)
+            for path in kept:
+                click.echo(f"{path} stays: there is another file in its place.")
+            click.echo(f"{moved} restored.")
+            return
+        now, all_catalogs = datetime.now(timezone.utc), catalogs.all_from(catalog)
+        files = find_orphans(loaded, now - timedelta(hours=older_than), all_catalogs)
         for orphan in files:
             click.echo(f"{orphan.size:>14,}  {orphan.modified:%Y-%m-%d %H:%M:%S}  {orphan.path}")
         total = sum(orphan.size for orphan in files)
         click.echo(f"{len(files)} orphans, {total:,} bytes.")
         if remove:
-            click.echo(f"{remove_orphans(loaded, files)} removed.")
+            removed = remove_orphans(loaded, files)
+            before = datetime.now(timezone.utc) - timedelta(hours=keep_removed)
+            deleted, restored = delete_removed(loaded, before, all_catalogs)
+            click.echo(f"{removed} removed. {deleted} removed earlier were deleted.")
+            if restored:
+                click.echo(f"{restored} moved back: a table references them again.")
+            if removed and keep_removed:
+                click.echo(
+                    f"The removed files are in {loaded.metadata['location']}/{REMOVED_FOLDER}. "
+                    f"`iceberg-stream orphans {table} --restore` brings them back. After "
+                    f"{keep_removed:g} hours the next run with --remove deletes them."
+                )

@@ -120,9 +120,8 @@ def run(
         service.streams |= {name: StreamStatus(name.split(".")[-1]) for name in models}
         click.echo(f"Health and metrics at http://{host}:{listening}")
         refresh = ["--full-refresh"] if full_refresh else []
-        arguments = ["run", *selection, *project, "--threads", str(len(models))]
-        succeeded = _dbt([*arguments, *refresh], service)
-        succeeded = succeeded or _restarted(arguments, service)
+        arguments = ["run", *selection, *project, "--threads", str(len(models)), *refresh]
+        succeeded = _dbt(arguments, service) or _restarted(arguments, service)
     if service.fenced:
         raise SystemExit(FENCED)
     raise SystemExit(0 if succeeded else FAILED)
@@ -149,7 +148,10 @@ def _report(
 
 
 def _restarted(arguments: list[str], service: Service) -> bool:
-    """Restart the streams on a new engine each time theirs is lost; return whether they succeed."""
+    """Restart the streams on a new engine each time theirs is lost; return whether they succeed.
+
+    With `--full-refresh`, those restart with it that had no commit yet.
+    """
     tries, started = 0, time.monotonic()
     while service.engine_lost or tries:
         # After a stable run the count of restarts begins again.

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dbt.adapters.iceberg_stream.builds.names import replaced_name
 from dbt.adapters.iceberg_stream.maintenance.health import (
     METADATA_DELETE,
     METADATA_VERSIONS,
@@ -124,6 +125,7 @@ def advise(
         one
         for health in tables
         for one in (
+            *_leftover_advice(health),
             *_delete_advice(health, thresholds),
             *_file_advice(health, thresholds),
             *_storage_advice(health),
@@ -195,6 +197,20 @@ def _file_advice(health: TableHealth, thresholds: Thresholds) -> Iterator[Advice
             _maintain(health, "rewrite_manifests"),
             seconds=gain,
             files=health.manifests_saved,
+        )
+
+
+def _leftover_advice(health: TableHealth) -> Iterator[Advice]:
+    """Advise on a table that a killed run has left."""
+    if (replaced := replaced_name(health.name[1])) is not None:
+        yield Advice(
+            health.name,
+            "leftover-table",
+            f"A run built it to replace {health.name[0]}.{replaced}, and was killed before it did, "
+            "or still runs.",
+            "Run the model again: the table gets its name, or is dropped.",
+            ("builds",),
+            bytes=health.data_bytes,
         )
 
 

@@ -1,49 +1,92 @@
-"""Finds and removes orphan files: files in a table's folder that no snapshot references."""
+"""Finds and removes orphan files: files in a table's folder that nothing references.
+
+Removed files are moved to a folder in the table's folder, and deleted some days later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import pyarrow.fs as fs
-from pyiceberg.io import FileIO
 
-from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED
-from dbt.adapters.iceberg_stream.catalog.clone_tags import ORIGIN_LOCATION, is_clone
+from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.clone_tags import is_clone
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.locations import comparable, comparables, local_path
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import deleted_keys_locations
-from dbt.adapters.iceberg_stream.stream.key_index.storage import PROPERTY as KEY_INDEX
-from dbt.adapters.iceberg_stream.tables.commit.manifests import (
-    DELETED,
-    read_manifest_list,
-    read_manifests,
-)
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.references import references, without_referenced
+
+# Iceberg's `remove_orphan_files` ignores folders whose names begin so.
+REMOVED_FOLDER = "_removed"
+_TIME = "%Y%m%dT%H%M%S.%fZ"
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """A file that no snapshot references.
+    """A file that nothing references.
 
     Attributes:
+        location: of the file.
         path: on the table's filesystem.
         size: in bytes.
         modified: time of the last change (UTC).
     """
 
+    location: str
     path: str
     size: int
     modified: datetime
 
 
-def find_orphans(table: LoadedTable, before: datetime) -> list[Orphan]:
-    """Find the orphan files of a table.
+@dataclass(frozen=True)
+class RemovedFile:
+    """A file that was removed, and is not deleted yet.
+
+    Attributes:
+        path: where it is now, on the table's filesystem.
+        origin: where it was, on the table's filesystem.
+        location: where it was.
+        removed: when (UTC).
+    """
+
+    path: str
+    origin: str
+    location: str
+    removed: datetime
+
+
+def find_orphans(
+    table: LoadedTable, before: datetime, catalogs: Sequence[IcebergCatalog]
+) -> list[Orphan]:
+    """Find the files in a table's folder that no table and no view references.
 
     Files of a write that is not committed yet look like orphans, so `before` must be longer ago
     than any write takes.
+
+    Args:
+        table: the table, with all snapshots.
+        before: only files last changed before this time (UTC).
+        catalogs: all catalogs whose tables may have files in the folder, the table's own first.
+
+    Raises:
+        CatalogError: the files may belong to other tables (`gc.enabled` is false), or a table or
+            namespace cannot be read, so its files are unknown.
+        OSError: the storage cannot be listed or read.
+    """
+    files = unreferenced_files(table, before)
+    if not files:
+        return []
+    locations = [orphan.location for orphan in files]
+    left = set(without_referenced(locations, catalogs, table))
+    return [orphan for orphan in files if orphan.location in left]
+
+
+def unreferenced_files(table: LoadedTable, before: datetime) -> list[Orphan]:
+    """List the files in a table's folder that the table itself does not reference.
 
     Args:
         table: the table, with all snapshots.
@@ -60,120 +103,185 @@ def find_orphans(table: LoadedTable, before: datetime) -> list[Orphan]:
             f"The files of {'.'.join(table.name)} may belong to other tables, too: its table "
             "property gc.enabled is false. Set it to true if they do not."
         )
-    target = WriteTarget.of(table.metadata, table.io)
-    referenced_paths = {target.path_of(location) for location in referenced(table)}
+    folder = _Folder.of(table)
+    referenced = {key for location in references(table) for key in comparables(location)}
     orphans = []
     # Not the folder `write.data.path`: several tables may share it.
-    for info in _files(target.filesystem(), target.path_of(table.metadata["location"])):
-        modified = info.mtime.astimezone(timezone.utc)
-        if info.path not in referenced_paths and modified < before:
-            orphans.append(Orphan(info.path, info.size, modified))
+    for info in folder.files():
+        modified, location = info.mtime.astimezone(timezone.utc), folder.location_of(info.path)
+        if modified < before and comparable(location) not in referenced:
+            orphans.append(Orphan(location, info.path, info.size, modified))
     return sorted(set(orphans), key=lambda orphan: orphan.path)
 
 
 def remove_orphans(table: LoadedTable, orphans: Iterable[Orphan]) -> int:
-    """Remove orphan files.
+    """Move orphan files to the table's folder of removed files.
 
     Args:
         table: the table.
         orphans: the files.
 
     Returns:
-        How many files still existed and were removed.
+        How many files still existed and were moved.
 
     Raises:
-        OSError: the storage refuses to remove a file.
+        OSError: the storage refuses to move a file.
     """
-    filesystem = WriteTarget.of(table.metadata, table.io).filesystem()
-    removed = 0
-    for orphan in orphans:
-        if filesystem.get_file_info(orphan.path).type != fs.FileType.NotFound:
-            filesystem.delete_file(orphan.path)
-            removed += 1
-    return removed
-
-
-def referenced(table: LoadedTable) -> Iterator[str]:
-    """Iterate over the locations of all files that the table's metadata reference.
-
-    Args:
-        table: the table, with all snapshots.
-    """
-    metadata = table.metadata
-    yield table.location
-    for entry in metadata.get("metadata-log") or []:
-        yield entry["metadata-file"]
-    for kind in ("statistics", "partition-statistics"):
-        for statistics in metadata.get(kind) or []:
-            yield statistics["statistics-path"]
-    for name, value in (metadata.get("properties") or {}).items():
-        if name.startswith(KEY_INDEX):
-            yield value
-    yield from deleted_keys_locations(metadata)
-    yield from _of_snapshots(table.io, metadata)
-
-
-def _of_snapshots(io: FileIO, metadata: Metadata) -> Iterator[str]:
-    visited: set[str] = set()
-    for snapshot in metadata.get("snapshots") or []:
-        yield snapshot["manifest-list"]
-        manifests = [
-            manifest
-            for manifest in read_manifest_list(io, snapshot["manifest-list"])
-            if manifest.manifest_path not in visited
-        ]
-        visited.update(manifest.manifest_path for manifest in manifests)
-        for manifest, entries in zip(manifests, read_manifests(io, manifests), strict=True):
-            yield manifest.manifest_path
-            # The file of a deleted entry counts only if another snapshot still has it.
-            yield from (e.data_file.file_path for e in entries if e.status != DELETED)
-
-
-def without_clones(
-    table: LoadedTable, orphans: list[Orphan], others: Iterable[LoadedTable]
-) -> list[Orphan]:
-    """Return the orphans that are not files of a clone.
-
-    If a table was dropped while it had clones, and created again, the files of the clones are in
-    its folder, and none of its snapshots references them.
-
-    Args:
-        table: the table with the folder.
-        orphans: files in it.
-        others: the tables that may be clones, with all snapshots.
-
-    Raises:
-        OSError: the storage cannot be read.
-    """
-    target = WriteTarget.of(table.metadata, table.io)
-    own = target.path_of(table.metadata["location"]).rstrip("/") + "/"
-    clone_paths: set[str] = set()
-    for other in others:
-        location = (other.metadata.get("properties") or {}).get(ORIGIN_LOCATION)
-        if location is not None and (target.path_of(location) + "/").startswith(own):
-            clone_paths.update(target.path_of(path) for path in referenced(other))
-    return [orphan for orphan in orphans if orphan.path not in clone_paths]
-
-
-def shares_folder(table: LoadedTable, others: Iterable[LoadedTable]) -> LoadedTable | None:
-    """Return a table whose files are in another table's folder; None if there is none.
-
-    Args:
-        table: the table with the folder.
-        others: the tables to check.
-    """
-    own = table.metadata["location"].rstrip("/") + "/"
-    for other in others:
-        if other.name != table.name and (other.metadata["location"] + "/").startswith(own):
-            return other
-    return None
-
-
-def _files(filesystem: fs.FileSystem, folder: str) -> Iterator[fs.FileInfo]:
-    selector = fs.FileSelector(folder, recursive=True, allow_not_found=True)
-    # Hidden files are checksums and markers of file systems.
-    return (
-        info
-        for info in filesystem.get_file_info(selector)
-        if info.is_file and not info.base_name.startswith((".", "_", "version-hint"))
+    folder = _Folder.of(table)
+    batch = f"{folder.removed}/{datetime.now(timezone.utc).strftime(_TIME)}"
+    return sum(
+        folder.move(orphan.path, batch + orphan.path.removeprefix(folder.path))
+        for orphan in orphans
     )
+
+
+def restore_removed(table: LoadedTable) -> tuple[int, list[str]]:
+    """Move all removed files back, unless there are other files in their places.
+
+    Args:
+        table: the table.
+
+    Returns:
+        How many were moved, and the paths of those that were not.
+
+    Raises:
+        OSError: the storage refuses to move a file.
+    """
+    folder = _Folder.of(table)
+    moved, kept = 0, []
+    for file in removed_files(table):
+        if folder.move(file.path, file.origin):
+            moved += 1
+        else:
+            kept.append(file.path)
+    folder.delete_empty_folders()
+    return moved, kept
+
+
+def removed_files(table: LoadedTable) -> list[RemovedFile]:
+    """List the removed files of a table that are not deleted yet.
+
+    Args:
+        table: the table.
+
+    Raises:
+        OSError: the storage cannot be listed.
+    """
+    folder = _Folder.of(table)
+    files = []
+    for info in folder.list(folder.removed):
+        batch, _, inner = info.path.removeprefix(f"{folder.removed}/").partition("/")
+        try:
+            removed = datetime.strptime(batch, _TIME).replace(tzinfo=timezone.utc)
+        except ValueError:
+            continue  # not ours
+        origin = f"{folder.path}/{inner}"
+        files.append(RemovedFile(info.path, origin, folder.location_of(origin), removed))
+    return files
+
+
+def delete_removed(
+    table: LoadedTable, before: datetime, catalogs: Sequence[IcebergCatalog]
+) -> tuple[int, int]:
+    """Delete the files that were removed some time ago; move back those that are referenced now.
+
+    Args:
+        table: the table.
+        before: only files removed before this time (UTC).
+        catalogs: as for `find_orphans`.
+
+    Returns:
+        How many were deleted, and how many were moved back.
+
+    Raises:
+        CatalogError: a table or namespace cannot be read, so its files are unknown.
+        OSError: the storage refuses.
+    """
+    files = [file for file in removed_files(table) if file.removed < before]
+    if not files:
+        return 0, 0
+    locations = [file.location for file in files]
+    left = set(without_referenced(locations, catalogs))
+    folder, moved, deleted = _Folder.of(table), 0, 0
+    for file in files:
+        if file.location in left:
+            folder.filesystem.delete_file(file.path)
+            deleted += 1
+        else:
+            moved += folder.move(file.path, file.origin)
+    folder.delete_empty_folders()
+    return deleted, moved
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """The folder of a table.
+
+    Attributes:
+        filesystem: of the table's storage.
+        location: of the folder.
+        path: on the filesystem.
+    """
+
+    filesystem: fs.FileSystem
+    location: str
+    path: str
+
+    @classmethod
+    def of(cls, table: LoadedTable) -> _Folder:
+        location = table.metadata["location"].rstrip("/")
+        target = WriteTarget.of(table.metadata, table.io)
+        local = local_path(location)
+        path = target.path_of(location) if local is None else os.path.normpath(local)
+        return cls(target.filesystem(), location, path)
+
+    @property
+    def removed(self) -> str:
+        """Path of the folder of removed files."""
+        return f"{self.path}/{REMOVED_FOLDER}"
+
+    def location_of(self, path: str) -> str:
+        if not path.startswith(f"{self.path}/"):
+            raise OSError(f"The storage lists {path} in the folder {self.path}.")
+        return self.location + path.removeprefix(self.path)
+
+    def files(self) -> Iterator[fs.FileInfo]:
+        """Iterate over the files, without those that were removed."""
+        inner = f"{self.removed}/"
+        return (info for info in self.list(self.path) if not info.path.startswith(inner))
+
+    def list(self, path: str) -> Iterator[fs.FileInfo]:
+        selector = fs.FileSelector(path, recursive=True, allow_not_found=True)
+        # Hidden files are checksums and markers of file systems.
+        return (
+            info
+            for info in self.filesystem.get_file_info(selector)
+            if info.is_file and not info.base_name.startswith((".", "_", "version-hint"))
+        )
+
+    def move(self, path: str, new: str) -> bool:
+        """Move a file; return False if it does not exist, or if there is one in its new place."""
+        infos = self.filesystem.get_file_info([path, new])
+        if [info.type for info in infos] != [fs.FileType.File, fs.FileType.NotFound]:
+            return False
+        # Object stores have no folders, and would store an empty object for each.
+        if self._has_folders:
+            self.filesystem.create_dir(new.rsplit("/", 1)[0], recursive=True)
+        self.filesystem.move(path, new)
+        return True
+
+    def delete_empty_folders(self) -> None:
+        """Delete the batches of removed files that have no file left."""
+        if not self._has_folders:
+            return
+        selector = fs.FileSelector(self.removed, allow_not_found=True)
+        for info in self.filesystem.get_file_info(selector):
+            inner = fs.FileSelector(info.path, recursive=True)
+            if not info.is_file and not any(
+                i.is_file for i in self.filesystem.get_file_info(inner)
+            ):
+                self.filesystem.delete_dir(info.path)
+
+    @property
+    def _has_folders(self) -> bool:
+        return self.filesystem.type_name in ("local", "hdfs")

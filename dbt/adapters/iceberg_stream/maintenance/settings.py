@@ -27,7 +27,7 @@ STEP_NAMES = (
 DEFAULT_STEPS = (CONVERT_DELETES, COMPACT, REWRITE_MANIFESTS)
 # Those that models and operations may run.
 AUTOMATIC_STEPS = tuple(name for name in STEP_NAMES if name != REMOVE_ORPHANS)
-ORPHAN_AGE = timedelta(hours=72)
+ORPHAN_AGE, KEEP_REMOVED = timedelta(hours=72), timedelta(days=7)
 KEYS = ("steps", "sort", "options")
 # Options of Iceberg's `rewrite_data_files`; other versions may have more.
 COMPACT_OPTIONS = (
@@ -61,6 +61,7 @@ class MaintenanceSettings:
         options: of `rewrite_data_files`; they override those that `compact` chooses.
         removes_orphans: whether `remove_orphans` removes the files, instead of counting them.
         orphan_age: how old a file must be to count as an orphan.
+        keep_removed: how long removed files are kept before they are deleted.
     """
 
     steps: tuple[str, ...] = DEFAULT_STEPS
@@ -68,6 +69,7 @@ class MaintenanceSettings:
     options: Mapping[str, str] = field(default_factory=dict)
     removes_orphans: bool = False
     orphan_age: timedelta = ORPHAN_AGE
+    keep_removed: timedelta = KEEP_REMOVED
 
 
 def parse_maintenance(config: Any) -> tuple[MaintenanceSettings | None, list[str]]:

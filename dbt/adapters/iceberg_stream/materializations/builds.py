@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from dbt.adapters.base import BaseRelation, available
 from dbt.adapters.base.meta import AdapterMeta
+from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.events.event_manager_client import get_event_manager
 from dbt_common.exceptions import CompilationError
 from dbt_common.invocation import get_invocation_id
 
+from dbt.adapters.iceberg_stream.builds.names import replaced_name
 from dbt.adapters.iceberg_stream.builds.run import TABLE, VIEW, BuildRun
 from dbt.adapters.iceberg_stream.builds.settings import (
     IMMEDIATELY,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
     from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
     from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
+
+logger = AdapterLogger("Iceberg_Stream")
 
 # Commands that read relations, so that they see those of a named build.
 READING_COMMANDS = {"compile", "show", "run-operation", "generate", "freshness"}
@@ -135,6 +139,7 @@ class BuildHooks(metaclass=AdapterMeta):
     @available.parse_none
     def stage_model(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:
         """Stage a model's relation, if this run publishes its models at its end."""
+        self._clear_leftovers(relation)
         config = model["config"]
         if self.build is None or config.get("publish") == IMMEDIATELY:
             return
@@ -161,6 +166,27 @@ class BuildHooks(metaclass=AdapterMeta):
         if exists is False:
             # The published relation stays as it is, so the model has nothing to replace.
             self.cache.drop(relation)
+
+    def _clear_leftovers(self, relation: BaseRelation) -> None:
+        """Finish what a killed run began: see `builds/leftovers.py`."""
+        # The cache lists them, so that the catalog is asked only if there are some.
+        listed = self.cache.get_relations(relation.database, relation.schema)
+        name = published_name(relation)
+        if not any(replaced_name(str(other.identifier)) == name[1] for other in listed):
+            return
+        from dbt.adapters.iceberg_stream.builds.leftovers import clear_leftovers
+
+        catalog = self.catalogs.get(relation.database)
+        for leftover in clear_leftovers(catalog, name):
+            fate = "is its new version" if leftover.is_missing else "was dropped"
+            logger.warning(
+                f"A run was killed while it replaced {'.'.join(name)}: "
+                f"{'.'.join(leftover.name)}, which it has left, {fate}"
+            )
+            path = {"identifier": leftover.name[1]}
+            self.cache.drop(relation.incorporate(path=path, type=leftover.kind))
+            if leftover.is_missing:
+                self.cache.add(relation.incorporate(type=leftover.kind))
 
     def when_published(self, relation: BaseRelation, action: Callable[[], None]) -> None:
         """Run an action on a relation: after the build is published if the relation is staged.

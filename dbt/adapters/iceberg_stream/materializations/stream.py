@@ -105,6 +105,8 @@ def run_stream(
         StreamError: the stream failed; its earlier commits stay in the table.
     """
     name, running = str(model["unique_id"]), service.current()
+    members = {name} if group is None else group.members
+    refresh = refresh and not (running is not None and running.has_rebuilt(members))
 
     def start(members: Sequence[TableStream]) -> None:
         _start(context, list(members), refresh)

@@ -218,8 +218,9 @@ class SessionHandle:
         if (relation := self.catalogs.find((*namespace, ""))) is None:
             return
         catalog, (schema, _) = relation
-        for name, _ in catalog.relations(schema):
-            catalog.drop((schema, name))
+        from dbt.adapters.iceberg_stream.tables.drop import drop_contents
+
+        drop_contents(catalog, schema, self.catalogs)
 
     def query(self, sql: str) -> tuple[pa.Table, bool]:
         """Run a query, or return its cached rows.

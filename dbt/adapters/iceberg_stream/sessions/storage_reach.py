@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, local_path
+from dbt.adapters.iceberg_stream.catalog.locations import local_path
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 
 
 @dataclass

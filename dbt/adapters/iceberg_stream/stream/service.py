@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -48,6 +48,7 @@ class Service:
         engine_lost: whether the streams ended because Spark was lost.
         streams: status of each stream by its model's unique id.
         fenced: unique ids of models that another run has taken over.
+        committed: keys of `streams` whose tables had a commit before the last restart.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -55,6 +56,7 @@ class Service:
     engine_lost: bool = False
     streams: dict[str, StreamStatus] = field(default_factory=dict)
     fenced: set[str] = field(default_factory=set)
+    committed: set[str] = field(default_factory=set)
 
     def end(self) -> None:
         """End the service at a user's request."""
@@ -69,11 +71,21 @@ class Service:
     def restart(self) -> None:
         """Prepare for another run of the streams."""
         self.engine_lost = False
+        self.committed |= {key for key, status in self.streams.items() if status.commits}
         for status in self.streams.values():
             status.state = "restarting"
         self.stop.clear()
         if self.stop_requested:
             self.stop.set()
+
+    def has_rebuilt(self, models: Collection[str]) -> bool:
+        """Return whether a run before the last restart has rebuilt the tables (`full_refresh`).
+
+        Args:
+            models: unique ids of the models of one stream, whose tables are rebuilt by one commit.
+        """
+        # The keys of routed tables begin with the id of their model.
+        return any(key.partition("/")[0] in models for key in self.committed)
 
     def healthy(self) -> bool:
         """Return whether all streams run: none failed, none waits for a new engine."""

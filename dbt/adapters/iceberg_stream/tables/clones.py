@@ -35,20 +35,14 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitStateUnknown,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.storage import write_new
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.errors.reason import reason
-from dbt.adapters.iceberg_stream.tables.commit.added_files import added_files, metadata_files
 from dbt.adapters.iceberg_stream.tables.commit.manifests import read_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
+from dbt.adapters.iceberg_stream.tables.references import FOLDERS
 
-# Properties with folders for new files: those of a clone go to its own folder.
-FOLDERS = (
-    "write.data.path",
-    "write.folder-storage.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-)
 STREAM = f"{PREFIX}sink."
 # Other writers may commit to the original meanwhile.
 ATTEMPTS = 5
@@ -101,7 +95,7 @@ def _clone_once(catalog: IcebergCatalog, origin: Name, name: Name, tag: CloneTag
         raise CatalogError(f"{'.'.join(name)} already exists.")
     with ExitStack() as undo:
         if snapshot is not None:
-            undo.callback(_remove_tag, catalog, origin, published.metadata["table-uuid"], str(tag))
+            undo.callback(remove_tag, catalog, origin, published.metadata["table-uuid"], str(tag))
             _add_tag(catalog, published, snapshot["snapshot-id"], str(tag))
         try:
             clone = _register(catalog, published, name, tag, undo)
@@ -159,8 +153,7 @@ def _register(
     folder = new.metadata["location"].rstrip("/")
     location = f"{folder}/metadata/00000-{uuid.uuid4()}.metadata.json"
     undo.callback(remove_quietly, new.io, location)
-    with new.io.new_output(location).create() as stream:
-        stream.write(json.dumps(_clone_metadata(origin, folder, tag)).encode())
+    write_new(new.io, location, json.dumps(_clone_metadata(origin, folder, tag)).encode())
     catalog.register(name, location)
     undo.callback(catalog.unregister, name)
     clone = catalog.load(name)
@@ -175,6 +168,7 @@ def _clone_metadata(origin: LoadedTable, folder: str, tag: CloneTag) -> dict[str
     properties = {
         name: value
         for name, value in (metadata.get("properties") or {}).items()
+        # Its new files go to its own folder.
         if not name.startswith(PREFIX) and name not in FOLDERS
     }
     properties |= {
@@ -207,38 +201,8 @@ def _clone_metadata(origin: LoadedTable, folder: str, tag: CloneTag) -> dict[str
     return result
 
 
-def drop_table(catalog: IcebergCatalog, name: Name) -> None:
-    """Drop a table or view, if it exists; of a clone, remove only the files that it has added.
-
-    Args:
-        catalog: the catalog.
-        name: namespace and identifier.
-
-    Raises:
-        CatalogError: the catalog refuses; no file is removed.
-    """
-    metadata = catalog.metadata(name)
-    clone = catalog.load(name) if metadata is not None and is_clone(metadata) else None
-    if clone is None:
-        catalog.drop(name)
-        return
-    properties = clone.metadata["properties"]
-    base = {int(properties[SNAPSHOT])} if SNAPSHOT in properties else set()
-    try:
-        files = [file for kind in added_files(clone, base) for file in kind]
-    except OSError as error:
-        logger.warning(f"The files of {'.'.join(name)} stay: they cannot be listed ({error}).")
-        files = []
-    catalog.unregister(name)
-    for path in (*files, *metadata_files(clone)):
-        remove_quietly(clone.io, path)
-    if TAG in properties:
-        namespace, _, identifier = properties[ORIGIN].rpartition(".")
-        _remove_tag(catalog, (namespace, identifier), properties[ORIGIN_UUID], properties[TAG])
-
-
-def _remove_tag(catalog: IcebergCatalog, origin: Name, table_uuid: str, tag: str) -> None:
-    """Remove a tag of the original, if possible; otherwise leave it to `expire_snapshots`."""
+def remove_tag(catalog: IcebergCatalog, origin: Name, table_uuid: str, tag: str) -> None:
+    """Remove a tag of the original, if possible; otherwise say how."""
     try:
         for attempt in _attempts():
             with attempt:
@@ -252,8 +216,8 @@ def _remove_tag(catalog: IcebergCatalog, origin: Name, table_uuid: str, tag: str
     except (CatalogError, OSError) as error:
         logger.warning(
             f"The tag `{tag}` of {'.'.join(origin)} is no longer needed, but cannot be removed "
-            f"({reason(error)}). `iceberg-stream maintain {'.'.join(origin)} --only "
-            "expire_snapshots` removes it."
+            f"({reason(error)}). It keeps a snapshot with its files. Remove it: alter table "
+            f"{'.'.join(origin)} drop tag `{tag}`"
         )
 
 

@@ -18,7 +18,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.maintenance.orphans import Orphan, find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import Orphan, unreferenced_files
 from dbt.adapters.iceberg_stream.stream.errors import Fenced
 from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, index, late_changes
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
@@ -96,7 +96,7 @@ def metadata(lake: IcebergCatalog) -> Metadata:
 def orphans(lake: IcebergCatalog) -> list[Orphan]:
     base = lake.load(NAME)
     assert base is not None
-    return find_orphans(base, LATER)
+    return unreferenced_files(base, LATER)
 
 
 def paths(lake: IcebergCatalog) -> list[Path]:

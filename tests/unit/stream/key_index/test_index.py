@@ -15,7 +15,7 @@ from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, SetP
 from pyiceberg.types import LongType, NestedField, StringType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
 from dbt.adapters.iceberg_stream.stream.key_index import index as index_module
 from dbt.adapters.iceberg_stream.stream.key_index import index_runs
@@ -86,7 +86,7 @@ def data_files(lake: IcebergCatalog) -> set[str]:
 def orphans(lake: IcebergCatalog) -> list[Any]:
     base = lake.load(NAME)
     assert base is not None
-    return find_orphans(base, LATER)
+    return unreferenced_files(base, LATER)
 
 
 def positions(index: KeyIndex | None, *keys: int) -> list[int]:

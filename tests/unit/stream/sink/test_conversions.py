@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.metadata import CONVERSION, snapshots
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, RolledBack
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
@@ -81,7 +81,7 @@ def test_debt_does_not_grow(lake: IcebergCatalog, version: int, spec: PartitionS
             assert duckdb_rows(lake, NAME[1]) == truth.sorted()
     assert conversions(lake) == 29 // COMMITS + 31 // COMMITS
     assert check_table(load(lake), data=True).findings == []
-    assert find_orphans(load(lake), LATER) == []
+    assert unreferenced_files(load(lake), LATER) == []
 
 
 def test_a_restart_after_a_conversion(lake: IcebergCatalog) -> None:
@@ -139,7 +139,7 @@ def test_a_fenced_run_does_not_convert(lake: IcebergCatalog) -> None:
     with pytest.raises(Fenced, match="has taken over"):
         older.maintenance.convert_equality_deletes(ALL_ROWS)
     assert conversions(lake) == 0
-    assert find_orphans(load(lake), LATER) == []
+    assert unreferenced_files(load(lake), LATER) == []
 
 
 def test_only_as_much_as_may_be_read(lake: IcebergCatalog) -> None:

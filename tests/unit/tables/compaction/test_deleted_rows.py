@@ -12,7 +12,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.tables.compaction import deleted_rows
 from dbt.adapters.iceberg_stream.tables.compaction.deleted_rows import rewrite_deleted_rows
 from dbt.adapters.iceberg_stream.tables.compaction.rewrite import Compaction, _Rewrite
@@ -57,7 +57,7 @@ def test_files_with_many_deleted_rows_become_one(filled: IcebergCatalog) -> None
     # Two of ten rows are too few.
     assert left == {8: 0, 10: 1}
     assert rewrite(filled) is None
-    assert not find_orphans(load(filled), LATER)
+    assert not unreferenced_files(load(filled), LATER)
 
 
 def test_no_row_is_left(filled: IcebergCatalog) -> None:
@@ -163,7 +163,7 @@ def test_another_writer_deletes(filled: IcebergCatalog, monkeypatch: pytest.Monk
     Rival(monkeypatch, lambda: delete(filled, 0, 7))
     assert rewrite(filled) is None
     assert len(rows(filled)) == 24
-    assert not find_orphans(load(filled), LATER)
+    assert not unreferenced_files(load(filled), LATER)
 
 
 def test_another_writer_deletes_keys(
@@ -174,7 +174,7 @@ def test_another_writer_deletes_keys(
     rewrite(filled)
     convert_equality_deletes(filled, NAME, {})
     assert len(rows(filled)) == 24
-    assert not find_orphans(load(filled), LATER)
+    assert not unreferenced_files(load(filled), LATER)
 
 
 def test_an_error_leaves_no_file_behind(
@@ -196,4 +196,4 @@ def test_an_error_leaves_no_file_behind(
     with pytest.raises(OSError, match="away"):
         rewrite(filled)
     assert load(filled).location == before
-    assert not find_orphans(load(filled), LATER)
+    assert not unreferenced_files(load(filled), LATER)

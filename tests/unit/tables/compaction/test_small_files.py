@@ -17,7 +17,7 @@ from pyiceberg.types import LongType, NestedField
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.tables.compaction import small_files
 from dbt.adapters.iceberg_stream.tables.compaction.small_files import (
     Compaction,
@@ -69,7 +69,7 @@ def test_files_and_manifests_are_merged(filled: IcebergCatalog) -> None:
     # One of the new file, and one that says which files were removed.
     assert len(manifests(filled)) == 2
     assert merge(filled) is None
-    assert not find_orphans(load(filled), LATER)
+    assert not unreferenced_files(load(filled), LATER)
 
 
 def test_deleted_rows_stay_deleted(filled: IcebergCatalog) -> None:
@@ -210,14 +210,14 @@ def test_another_writer_deletes(filled: IcebergCatalog, monkeypatch: pytest.Monk
     Rival(monkeypatch, lambda: delete(filled, 2, 0))
     assert merge(filled) is None
     assert len(rows(filled)) == 15
-    assert not find_orphans(load(filled), LATER)
+    assert not unreferenced_files(load(filled), LATER)
 
 
 def test_another_writer_merges(filled: IcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     Rival(monkeypatch, lambda: merge(filled) and None)
     assert merge(filled) is None
     assert len(rows(filled)) == 16
-    assert not find_orphans(load(filled), LATER)
+    assert not unreferenced_files(load(filled), LATER)
 
 
 def test_the_check_refuses(filled: IcebergCatalog) -> None:
@@ -228,7 +228,7 @@ def test_the_check_refuses(filled: IcebergCatalog) -> None:
     with pytest.raises(CatalogError, match=r"Not now\."):
         merge(filled, check=refuse)
     assert load(filled).location == before
-    assert not find_orphans(load(filled), LATER)
+    assert not unreferenced_files(load(filled), LATER)
 
 
 def test_a_missing_table(lake: IcebergCatalog) -> None:

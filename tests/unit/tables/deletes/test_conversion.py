@@ -23,7 +23,7 @@ from tenacity import wait_none
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import CONVERSION, Metadata, keeps_rows
-from dbt.adapters.iceberg_stream.maintenance.orphans import find_orphans
+from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
@@ -212,7 +212,7 @@ def test_others_commit_all_the_time(history: History, monkeypatch: pytest.Monkey
     Rival(monkeypatch, *[partial(history.delete_by_position, number) for number in numbers])
     with pytest.raises(FilesChanged, match=r"Other writers deleted rows, or rewrote files of s\.t"):
         convert(history.lake)
-    assert not find_orphans(load(history.lake), LATER)
+    assert not unreferenced_files(load(history.lake), LATER)
     convert(history.lake)
     history.check()
 
@@ -285,7 +285,7 @@ def test_a_commit_that_is_not_allowed(history: History) -> None:
     with pytest.raises(CatalogError, match="not allowed"):
         convert_equality_deletes(history.lake, NAME, {}, refuse)
     assert load(history.lake).location == before.location
-    assert not find_orphans(before, LATER)
+    assert not unreferenced_files(before, LATER)
 
 
 def test_damaged_files(history: History) -> None:
@@ -339,7 +339,7 @@ def test_a_staged_conversion(history: History) -> None:
     assert newer not in (None, snapshot_id)
     scan = history.lake.pyiceberg.load_table(NAME).scan(snapshot_id=newer)
     assert sorted(scan.to_arrow()["id"].to_pylist()) == [1, 3]
-    assert not find_orphans(load(history.lake), LATER)
+    assert not unreferenced_files(load(history.lake), LATER)
     history.convert()
     history.check()
 

@@ -15,21 +15,21 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 YOUNGEST = timedelta(days=1)
 
 
-def unused_tags(catalog: IcebergCatalog, metadata: Metadata) -> list[str]:
+def unused_tags(catalogs: Iterable[IcebergCatalog], metadata: Metadata) -> list[str]:
     """Return the tags of a table whose clones do not exist any more.
 
     Args:
-        catalog: the catalog.
+        catalogs: where the clones may be.
         metadata: of the table.
 
     Raises:
-        CatalogError: a table of the catalog cannot be read, so it may be a clone.
+        CatalogError: a table cannot be read, so it may be a clone.
     """
     before = datetime.now(timezone.utc) - YOUNGEST
     tags = [tag for tag in clone_tags(metadata) if tag.created < before]
     if not tags:
         return []
-    tables = _table_uuids(catalog)
+    tables = {uuid for catalog in catalogs for uuid in _table_uuids(catalog)}
     return [str(tag) for tag in tags if tag.table_uuid not in tables]
 
 
@@ -46,17 +46,16 @@ def without_tags(metadata: Metadata, tags: Iterable[str]) -> dict[str, Any]:
 
 def _table_uuids(catalog: IcebergCatalog) -> set[str]:
     uuids = set()
-    for namespace in catalog.namespaces():
-        for identifier, kind in catalog.relations(namespace):
-            if kind != "table":
-                continue
-            try:
-                other = catalog.metadata((namespace, identifier))
-            except (CatalogError, OSError, ValueError, KeyError) as error:
-                raise CatalogError(
-                    f"{namespace}.{identifier} cannot be read, and may be a clone that needs old "
-                    f"snapshots: {error}"
-                ) from error
-            if other is not None:
-                uuids.add(other["table-uuid"])
+    for name, kind in catalog.all_relations():
+        if kind != "table":
+            continue
+        try:
+            other = catalog.metadata(name)
+        except (CatalogError, OSError, ValueError, KeyError) as error:
+            raise CatalogError(
+                f"{'.'.join(name)} cannot be read, and may be a clone that needs old snapshots: "
+                f"{error}"
+            ) from error
+        if other is not None:
+            uuids.add(other["table-uuid"])
     return uuids

@@ -36,7 +36,8 @@ def plan_expiry(
 ) -> Skip | Action:
     """Plan to expire the snapshots that neither the table's retention nor a stream needs.
 
-    Tags of clones that do not exist any more are removed with them.
+    Tags of clones that do not exist any more are removed with them, unless the catalog has users:
+    it may hide a clone from those who may not see it.
 
     Args:
         context: what maintenance needs of the profile.
@@ -49,7 +50,7 @@ def plan_expiry(
     """
     if state.properties.get("gc.enabled", "true").lower() == "false":
         return Skip("the table property gc.enabled is false: other tables may have its files")
-    tags = unused_tags(context.catalog, state.table.metadata)
+    tags = [] if context.principal else unused_tags(context.catalogs, state.table.metadata)
     metadata, now = without_tags(state.table.metadata, tags), int(time.time() * 1000)
     max_age = property_as_int(dict(state.properties), MAX_AGE) or DEFAULT_MAX_AGE_MS
     expirable = expirable_snapshots(metadata, now)
@@ -60,7 +61,7 @@ def plan_expiry(
         )
     times = {s["snapshot-id"]: s["timestamp-ms"] for s in metadata["snapshots"]}
     before, keeps = now - max_age, ""
-    for reader in stream_readers(context.catalog, metadata["table-uuid"]):
+    for reader in stream_readers(context.catalogs, metadata["table-uuid"]):
         needed = needed_snapshots(metadata, reader.snapshot_id)
         if not needed & expirable:
             continue

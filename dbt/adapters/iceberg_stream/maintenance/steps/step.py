@@ -26,12 +26,20 @@ class MaintenanceContext:
         after_commit: call it with the table after each commit. It refreshes the table in Spark, and
             drops cached results.
         principal: the owner of the token; empty if the catalog has no users.
+        find_catalogs: returns all catalogs whose tables may share files or streams with those of
+            `catalog`, which comes first.
     """
 
     catalog: IcebergCatalog
     call: Callable[[str], list[dict[str, Any]]]
     after_commit: Callable[[Name], None]
     principal: str = ""
+    find_catalogs: Callable[[], list[IcebergCatalog]] | None = None
+
+    @property
+    def catalogs(self) -> list[IcebergCatalog]:
+        """All catalogs of the profile, that of the table first."""
+        return [self.catalog] if self.find_catalogs is None else self.find_catalogs()
 
     def procedure(self, name: str, table: Name, arguments: Mapping[str, str]) -> dict[str, Any]:
         """Run one of Iceberg's procedures on a table.

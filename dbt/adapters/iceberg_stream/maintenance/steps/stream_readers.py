@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,22 +32,23 @@ class StreamReader:
         return f"the stream {self.sink_id} of {'.'.join(self.table)}"
 
 
-def stream_readers(catalog: IcebergCatalog, table_uuid: str) -> list[StreamReader]:
-    """Return the streams that read a table, from the progress in all tables of its catalog.
+def stream_readers(catalogs: Iterable[IcebergCatalog], table_uuid: str) -> list[StreamReader]:
+    """Return the streams that read a table, from the progress in all tables of catalogs.
 
     Args:
-        catalog: the catalog.
+        catalogs: the catalogs: a stream may write to another one than it reads.
         table_uuid: of the table.
 
     Raises:
-        CatalogError: a table of the catalog cannot be read, so its streams are unknown.
+        CatalogError: a table cannot be read, so its streams are unknown.
     """
-    readers: list[StreamReader] = []
-    for namespace in catalog.namespaces():
-        for identifier, kind in catalog.relations(namespace):
-            if kind == "table":
-                readers += _readers(catalog, (namespace, identifier), table_uuid)
-    return readers
+    return [
+        reader
+        for catalog in catalogs
+        for name, kind in catalog.all_relations()
+        if kind == "table"
+        for reader in _readers(catalog, name, table_uuid)
+    ]
 
 
 def _readers(catalog: IcebergCatalog, name: Name, table_uuid: str) -> Iterator[StreamReader]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dbt.adapters.iceberg_stream.catalog.locations import file_uri, spark_path
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
@@ -130,7 +131,7 @@ def _frame(session: Session, source: MessageSource, path: Path, schema: pa.Schem
     columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
     # PyArrow counts days as the proleptic Gregorian calendar does, whatever the session expects.
     reader = session.spark.read.schema(columns).option("datetimeRebaseMode", "CORRECTED")
-    rows = reader.parquet(path.as_uri())
+    rows = reader.parquet(spark_path(file_uri(path)))
     hidden = (MAJOR, MINOR, ROW_DELETED)
     deleted = ROW_DELETED if ROW_DELETED in schema.names else "false"
     change = (

@@ -25,6 +25,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.update import SetPropertiesUpdate
 from pyroaring import BitMap
 
+from dbt.adapters.iceberg_stream.catalog.locations import local_path
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
@@ -151,8 +152,8 @@ def _open(io: FileIO, location: str, schema_id: str, folder: Path) -> StoredInde
 
 
 def _local_path(io: FileIO, location: str, folder: Path) -> Path:
-    if location.startswith("file:"):
-        return Path("/" + location.removeprefix("file:").lstrip("/"))
+    if (local := local_path(location)) is not None:
+        return local
     path = folder / location.rsplit("/", 1)[1]
     with io.new_input(location).open() as source, path.open("wb") as copy:
         shutil.copyfileobj(source, copy, COPIED_AT_ONCE)

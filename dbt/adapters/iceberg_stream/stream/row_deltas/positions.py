@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
 
+from dbt.adapters.iceberg_stream.catalog.locations import spark_path
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.sql.quoting import quote
@@ -54,7 +55,7 @@ def find_positions(
         f"select t._file as file, t._pos as pos from {relation} as t "
         f"left semi join __stream_keys as k on {match}"
     )
-    rows = session.rows(sql, __stream_keys=session.spark.read.parquet(*locations))
+    rows = session.rows(sql, __stream_keys=session.spark.read.parquet(*map(spark_path, locations)))
     by_file = rows.group_by("file").aggregate([("pos", "list")]).to_batches()
     return {
         batch["file"][n].as_py(): batch["pos_list"][n].values

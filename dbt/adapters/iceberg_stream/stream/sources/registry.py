@@ -10,6 +10,7 @@ from typing import Any
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.locations import file_uri, split_location
 from dbt.adapters.iceberg_stream.errors.redaction import holds_secret
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -311,7 +312,7 @@ def _files(
         raise StreamError("A stream of files needs `path`: the folder where the files appear.")
     path = str(spec["path"])
     if "://" not in path:
-        path = f"file://{(project_root / path).resolve()}"
-    scheme, netloc, folder = PyArrowFileIO.parse_location(path, dict(storage))
+        path = file_uri((project_root / path).resolve())
+    scheme, netloc, folder = split_location(path)
     filesystem = PyArrowFileIO(dict(storage)).fs_by_scheme(scheme, netloc)
     return files_source({**spec, "path": path}, filesystem, folder, required)

@@ -17,6 +17,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
 from pyiceberg.utils.properties import property_as_int
 
+from dbt.adapters.iceberg_stream.catalog.locations import split_location
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
 
@@ -116,14 +117,13 @@ class WriteTarget:
 
     def filesystem(self) -> fs.FileSystem:
         """Return PyArrow's filesystem of the table's storage, with the table's credentials."""
-        scheme, netloc, _ = PyArrowFileIO.parse_location(self.location, self.io.properties)
+        scheme, netloc, _ = split_location(self.location)
         io = self.io if isinstance(self.io, PyArrowFileIO) else PyArrowFileIO(self.io.properties)
         return io.fs_by_scheme(scheme, netloc)
 
     def path_of(self, location: str) -> str:
         """Return a location's path on `filesystem`."""
-        path: str = PyArrowFileIO.parse_location(location, self.io.properties)[2]
-        return path
+        return split_location(location)[2]
 
 
 def _by_id(items: list[dict[str, Any]], key: str, identifier: int) -> dict[str, Any]:

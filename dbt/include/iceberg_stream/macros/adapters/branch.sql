@@ -10,7 +10,7 @@
   {%- set header = config.get('sql_header') or '' -%}
   {%- set columns = adapter.get_column_schema_from_query(header ~ '\n' ~ checked) -%}
   {% if existing is none %}
-    {%- set staged = iceberg_stream__make_staged_relation(relation) -%}
+    {%- set staged = iceberg_stream__make_staged_relation(relation, '__dbt_new_') -%}
     {%- set staged_main = staged.replace(branch=none) -%}
     {% do run_query(iceberg_stream__get_create_table_sql(
         staged_main, layout, 'select * from (\n' ~ checked ~ '\n) where false')) %}

@@ -32,9 +32,10 @@
   {{ log(relation.render() ~ ' ' ~ change
          ~ ': readers find nothing for the moment between drop and rename', info=True) }}
   {% do adapter.drop_relation(existing) %}
+  {#- From here on the new one is the only version, which must stay whatever fails. -#}
+  {% do adapter.forget_staged() %}
   {% do adapter.cache_added(staged) %}
   {% do adapter.rename_relation(staged, relation) %}
-  {% do adapter.forget_staged() %}
 {% endmacro %}
 
 {#- The model's rows as a select: a Python model runs first and becomes a temporary view. -#}

@@ -4,8 +4,9 @@
   {%- do return(api.Relation.create(identifier=identifier, type='view')) -%}
 {% endmacro %}
 
-{% macro iceberg_stream__make_staged_relation(relation) %}
-  {%- set identifier = relation.identifier ~ '__dbt_staged_' ~ adapter.unique_suffix() -%}
+{#- With the suffix `__dbt_staged_` it is complete when the relation that it replaces is dropped. -#}
+{% macro iceberg_stream__make_staged_relation(relation, suffix='__dbt_staged_') %}
+  {%- set identifier = relation.identifier ~ suffix ~ adapter.unique_suffix() -%}
   {%- set staged = relation.incorporate(path={'identifier': identifier}) -%}
   {%- do adapter.note_staged(staged) -%}
   {%- do return(staged) -%}

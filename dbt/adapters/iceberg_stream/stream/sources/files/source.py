@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as fs
 from dbt.adapters.events.logging import AdapterLogger
 
+from dbt.adapters.iceberg_stream.catalog.locations import spark_path
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.files.arrow_parquet import (
@@ -59,8 +59,6 @@ FORMATS = ("json", "csv", "parquet")
 # Converts a batch's rows to bytes, because rows cannot be counted before they are read.
 BYTES_PER_ROW = 64
 HIDDEN = (".", "_")
-# Characters that Spark takes for parts of a glob pattern.
-PATTERN = re.compile(r"([][{}*?\\])")
 UNORDERED_CHANGE = "named_struct('major', 0L, 'minor', 0L, 'deleted', false, 'truncated', false)"
 # Files with the same time in milliseconds, at most, that are ordered by their path.
 FILES_PER_MILLISECOND = 100_000
@@ -333,7 +331,7 @@ class FilesSource:
 
     def _spark_path(self, file: LandedFile) -> str:
         below = file.path.removeprefix(self.folder.rstrip("/"))
-        return PATTERN.sub(r"\\\1", self.path.rstrip("/") + below)
+        return spark_path(self.path.rstrip("/") + below)
 
     def _between(
         self, lower: Frontier | None, upper: Frontier | None, age: float = 0.0

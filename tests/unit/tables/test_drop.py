@@ -1,0 +1,218 @@
+"""Drops: the files that a table wrote itself go with it, those that others need stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.locations import local_path
+from dbt.adapters.iceberg_stream.tables.commit.change import append
+from dbt.adapters.iceberg_stream.tables.drop import drop_table, drop_tables
+from tests.unit.catalog.test_locations import VIEW
+from tests.unit.local_tables import (
+    NAME,
+    commit,
+    insert,
+    load,
+    make_catalog,
+    make_table,
+    replace,
+    rows,
+    write,
+)
+
+ROW = pa.table({"id": pa.array([1], pa.int64()), "x": ["a"]})
+OTHER = ("s", "other")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
+    catalog = make_catalog(tmp_path)
+    make_table(catalog)
+    insert(catalog, ROW)
+    yield catalog
+    catalog.close()
+
+
+def home(lake: IcebergCatalog, name: Name = NAME) -> Path:
+    path = local_path(load(lake, name).metadata["location"])
+    assert path is not None
+    return path
+
+
+def files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."}
+
+
+def set_property(lake: IcebergCatalog, key: str, value: str, name: Name = NAME) -> None:
+    lake.commit(load(lake, name), (), (SetPropertiesUpdate(updates={key: value}),))
+
+
+def register_copy(lake: IcebergCatalog) -> None:
+    """As Spark's procedure `register_table` does, to look at a table under another name."""
+    lake.register(OTHER, load(lake).location)
+
+
+def test_all_own_files_go(lake: IcebergCatalog, tmp_path: Path) -> None:
+    folder = home(lake)
+    replace(lake, ROW)
+    index = folder / "metadata" / "index.puffin"
+    index.write_text("x")
+    set_property(lake, "iceberg-stream.key-index.a", f"file:{index}")
+    set_property(lake, "write.data.path", f"file:{tmp_path}/elsewhere")
+    insert(lake, ROW)
+    assert files(tmp_path / "elsewhere")
+    drop_table(lake, NAME)
+    assert files(folder) == files(tmp_path / "elsewhere") == set()
+    assert lake.relations("s") == []
+    drop_table(lake, NAME)
+
+
+def test_other_files_stay(lake: IcebergCatalog) -> None:
+    notes = home(lake) / "notes.txt"
+    notes.write_text("mine")
+    set_property(lake, "docs", f"file://{notes}")
+    drop_table(lake, NAME)
+    assert notes.read_text() == "mine"
+
+
+def test_files_of_another_table_that_were_added(lake: IcebergCatalog) -> None:
+    """As `add_files` does: they are the other table's."""
+    shared = write(lake, ROW)
+    commit(lake, append(*shared, properties={}))
+    make_table(lake, name=OTHER)
+    commit(lake, append(*shared, properties={}), name=OTHER)
+    drop_table(lake, OTHER)
+    assert rows(lake) == [(1, "a"), (1, "a")]
+
+
+def test_files_that_were_added_to_another_table(lake: IcebergCatalog) -> None:
+    shared = write(lake, ROW)
+    commit(lake, append(*shared, properties={}))
+    folder = home(lake)
+    make_table(lake, name=OTHER)
+    commit(lake, append(*shared, properties={}), name=OTHER)
+    drop_table(lake, NAME)
+    assert rows(lake, OTHER) == [(1, "a")]
+    assert {str(path) for path in files(folder)} == {
+        file.file_path.removeprefix("file://") for file in shared
+    }
+
+
+@pytest.mark.parametrize("first", [NAME, OTHER])
+@pytest.mark.parametrize("spelling", ["file:", "file://"])
+def test_a_registered_copy(lake: IcebergCatalog, first: Name, spelling: str) -> None:
+    folder = home(lake)
+    register_copy(lake)
+    second = NAME if first == OTHER else OTHER
+    location = SetLocationUpdate(location=f"{spelling}{folder}")
+    lake.commit(load(lake, first), (), (location,))
+    commit(lake, append(*write(lake, ROW, first), properties={}), name=first)
+    drop_table(lake, first)
+    assert rows(lake, second) == [(1, "a")]
+    drop_table(lake, second)
+    assert files(folder) == set()
+
+
+def test_both_at_once(lake: IcebergCatalog) -> None:
+    folder = home(lake)
+    register_copy(lake)
+    drop_tables(lake, [NAME, OTHER])
+    assert files(folder) == set() and lake.relations("s") == []
+
+
+@pytest.mark.parametrize("writer", [NAME, OTHER])
+def test_many_commits_beside_a_copy(lake: IcebergCatalog, writer: Name) -> None:
+    """Old metadata files of one table may be in the other one's log, or be its current one."""
+    other = NAME if writer == OTHER else OTHER
+    for _ in range(3):
+        insert(lake, ROW)
+    register_copy(lake)
+    for number in range(30):
+        set_property(lake, "a", str(number), writer)
+    lake._backend._last_written.clear()  # type: ignore[attr-defined]
+    for name in (other, writer):
+        assert rows(lake, name) == [(1, "a")] * 4
+        for entry in load(lake, name).metadata["metadata-log"]:
+            path = local_path(entry["metadata-file"])
+            assert path is not None and path.exists()
+
+
+def test_many_commits_without_a_copy(lake: IcebergCatalog) -> None:
+    for number in range(30):
+        set_property(lake, "a", str(number))
+    assert len(list(home(lake).glob("metadata/*.json"))) == 21
+
+
+def test_a_table_without_its_metadata(lake: IcebergCatalog) -> None:
+    path = local_path(load(lake).location)
+    assert path is not None
+    path.unlink()
+    lake._backend._last_written.clear()  # type: ignore[attr-defined]
+    drop_table(lake, NAME)
+    assert lake.relations("s") == []
+
+
+@pytest.mark.parametrize("value", ["false", "FALSE"])
+def test_gc_enabled(lake: IcebergCatalog, value: str) -> None:
+    folder = home(lake)
+    set_property(lake, "gc.enabled", value)
+    before = files(folder)
+    drop_table(lake, NAME)
+    assert files(folder) == before and lake.relations("s") == []
+
+
+def test_another_table_that_cannot_be_read(lake: IcebergCatalog) -> None:
+    """It may have any file."""
+    make_table(lake, name=OTHER)
+    path = local_path(load(lake, OTHER).location)
+    assert path is not None
+    path.unlink()
+    lake._backend._last_written.clear()  # type: ignore[attr-defined]
+    folder = home(lake)
+    before = files(folder)
+    drop_table(lake, NAME)
+    assert files(folder) == before
+    assert lake.relations("s") == [("other", "table")]
+
+
+def test_a_table_whose_manifests_are_lost(lake: IcebergCatalog) -> None:
+    for path in home(lake).rglob("*.avro"):
+        path.unlink()
+    drop_table(lake, NAME)
+    assert lake.relations("s") == []
+
+
+def test_views(lake: IcebergCatalog) -> None:
+    lake.put_view(("s", "v"), VIEW)
+    drop_tables(lake, [("s", "v"), ("s", "none")])
+    assert lake.relations("s") == [("t", "table")]
+    assert rows(lake) == [(1, "a")]
+
+
+def test_a_table_of_another_catalog(lake: IcebergCatalog, tmp_path: Path) -> None:
+    shared = write(lake, ROW)
+    commit(lake, append(*shared, properties={}))
+    other = make_catalog(tmp_path / "other")
+    make_table(other, name=OTHER)
+    commit(other, append(*shared, properties={}), name=OTHER)
+    drop_table(lake, NAME, Catalogs("lake", {"lake": lambda: lake, "other": lambda: other}))
+    assert rows(other, OTHER) == [(1, "a")]
+    other.close()
+
+
+def test_another_catalog_that_cannot_be_opened(lake: IcebergCatalog) -> None:
+    def refuse() -> IcebergCatalog:
+        raise CatalogError("The catalog is damaged")
+
+    folder = home(lake)
+    before = files(folder)
+    drop_table(lake, NAME, Catalogs("lake", {"lake": lambda: lake, "other": refuse}))
+    assert files(folder) == before and lake.relations("s") == []
