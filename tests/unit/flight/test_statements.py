@@ -38,6 +38,8 @@ class Catalog:
         return namespace == "s"
 
     def metadata(self, name: tuple[str, str]) -> dict[str, Any] | None:
+        if name[1] == "hostile":
+            return {"properties": {"write.location-provider.impl": "java.lang.Runtime"}}
         return self.VIEWS.get(name[1])
 
 
@@ -220,3 +222,9 @@ def test_ways_around(sql: str) -> None:
 def test_what_is_run_has_no_comments_and_hints() -> None:
     sql = "select /*+ repartition(3) */ 'a -- b' /* c */ from s.t -- d\n;"
     assert check_statement(sql, Catalog()).sql == "select   'a -- b'   from s.t"
+
+
+@pytest.mark.parametrize("sql", ["select * from s.hostile", "insert into s.hostile values (1)"])
+def test_tables_that_name_code(sql: str) -> None:
+    with pytest.raises(NotAllowed, match=r"write\.location-provider\.impl.*names code"):
+        check_statement(sql, Catalog())

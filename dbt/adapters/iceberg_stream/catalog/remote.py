@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import requests
 from dbt.adapters.events.logging import AdapterLogger
-from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType
+from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, MetastoreCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     BadRequestError,
@@ -36,6 +36,7 @@ from pyiceberg.table.update import (
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from dbt.adapters.iceberg_stream.catalog.client_errors import client_errors, may_have_arrived
+from dbt.adapters.iceberg_stream.catalog.client_properties import ignore_table_properties
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
     CommitConflict,
@@ -92,7 +93,9 @@ class RemoteBackend:
                 return RestClient(self._settings.name, **properties)
             # Not load_catalog, which adds settings from the environment.
             create_client = AVAILABLE_CATALOGS[CatalogType(properties["type"])]
-            return create_client(self._settings.name, properties)
+            client = create_client(self._settings.name, properties)
+            assert isinstance(client, MetastoreCatalog), "of a type in TYPES"
+            return ignore_table_properties(client)
 
     def namespaces(self) -> list[str]:
         """List the namespaces, levels joined by dots."""

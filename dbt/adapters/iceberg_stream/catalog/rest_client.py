@@ -15,7 +15,7 @@ from pyiceberg.catalog.rest import (
     RestCatalog,
     TableResponse,
 )
-from pyiceberg.catalog.rest.auth import AuthManager
+from pyiceberg.catalog.rest.auth import AUTH_MANAGER, AuthManager
 from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -23,8 +23,9 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     NoSuchViewError,
 )
+from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
-from pyiceberg.table import CommitTableRequest, Namespace, Table, TableIdentifier
+from pyiceberg.table import CommitTableRequest, Namespace, StagedTable, Table, TableIdentifier
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.utils.properties import property_as_bool
 from requests import HTTPError, PreparedRequest, Response, Session
@@ -32,9 +33,11 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from dbt.adapters.iceberg_stream.catalog.backend import COMMITS_TOGETHER
+from dbt.adapters.iceberg_stream.catalog.client_properties import from_server, is_own
 from dbt.adapters.iceberg_stream.catalog.idempotency import send_once, stores_responses
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.storage import catalog_io
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
 from dbt.adapters.iceberg_stream.catalog.views import current_schema, current_version
 
@@ -80,6 +83,40 @@ class RestClient(RestCatalog):
     """
 
     _stores_responses = False
+
+    def _fetch_config(self) -> None:
+        own = {name: value for name, value in self.properties.items() if is_own(name)}
+        super()._fetch_config()
+        self.properties = from_server(self.properties) | own
+
+    def _response_to_table(
+        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
+    ) -> Table:
+        return Table(
+            identifier_tuple,
+            table_response.metadata,
+            # Absent only for staged tables, which have a class of their own.
+            str(table_response.metadata_location),
+            self._io(table_response),
+            self,
+            table_response.config,
+        )
+
+    def _response_to_staged_table(
+        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
+    ) -> StagedTable:
+        location: Any = table_response.metadata_location
+        io = self._io(table_response)
+        return StagedTable(identifier_tuple, table_response.metadata, location, io, self)
+
+    def _io(self, response: TableResponse) -> FileIO:
+        """Return the FileIO of a table, by the catalog's properties and what it vends."""
+        location = response.metadata_location or response.metadata.location
+        vended = self._resolve_storage_credentials(response.storage_credentials, location)
+        properties = {**self.properties, **from_server({**response.config, **vended})}
+        if self._auth_manager:
+            properties[AUTH_MANAGER] = self._auth_manager
+        return catalog_io(properties, location)
 
     def capabilities(self) -> dict[str, bool]:
         """Return the support by capability, as the catalog and the profile report it."""

@@ -19,6 +19,8 @@ PYICEBERG_TYPES = {"jdbc": "sql"}
 # SQLAlchemy's driver by the scheme of a JDBC URI.
 SQLALCHEMY_DRIVERS = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}
 DELEGATION = "header.X-Iceberg-Access-Delegation"
+# The property of a FileIO that may use the environment's credentials.
+AMBIENT = "iceberg-stream.ambient-credentials"
 FILE_IO = "dbt.adapters.iceberg_stream.catalog.storage.CatalogFileIO"
 
 
@@ -79,7 +81,9 @@ class CatalogSettings:
             properties["uri"] = _sqlalchemy_uri(properties)
         if "client.region" in properties:
             properties.setdefault("s3.region", properties["client.region"])
-        if not self.ambient:
+        if self.ambient:
+            properties[AMBIENT] = "true"
+        else:
             properties.setdefault("py-io-impl", FILE_IO)
         return properties
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -22,7 +23,9 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitConflict,
     CommitStateUnknown,
 )
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, read_metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, local_path, read_metadata
+from dbt.adapters.iceberg_stream.catalog.reach import reach, require_reach
+from dbt.adapters.iceberg_stream.catalog.settings import AMBIENT, FILE_IO
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -132,22 +135,29 @@ def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
     }
 
 
-def open_catalog(name: str, warehouse: Path) -> SqlCatalog:
+def open_catalog(
+    name: str, warehouse: Path, storage: Mapping[str, str] = MappingProxyType({})
+) -> SqlCatalog:
     """Open PyIceberg's client of the catalog.
 
     Args:
         name: the catalog's name, as Spark's settings have it.
         warehouse: the folder of the catalog and its tables.
+        storage: properties of the tables' FileIO.
     """
     from pyiceberg.catalog.sql import SqlCatalog
     from sqlalchemy import event
+
+    from dbt.adapters.iceberg_stream.catalog.client_properties import ignore_table_properties
 
     catalog = SqlCatalog(
         name,
         uri=f"sqlite:///{catalog_file(warehouse)}",
         warehouse=_uri(warehouse),
         init_catalog_tables="false",
+        **{"py-io-impl": FILE_IO, **storage},
     )
+    ignore_table_properties(catalog)
     event.listen(catalog.engine, "connect", _wait_for_other_writers)
     catalog.engine.dispose()
     return catalog
@@ -160,14 +170,26 @@ def _wait_for_other_writers(connection: sqlite3.Connection, _record: object) -> 
 class SqliteBackend:
     """A SQLite catalog, which is created on first use; see CatalogBackend."""
 
-    def __init__(self, name: str, warehouse: Path) -> None:
+    def __init__(
+        self, name: str, warehouse: Path, ambient: bool = False, confined: bool = False
+    ) -> None:
         """Open the catalog.
+
+        Args:
+            name: the catalog's name.
+            warehouse: the folder of the catalog and its tables.
+            ambient: whether clients may search the environment for storage credentials.
+            confined: whether all files must be below the warehouse, because its tables' owners
+                may not read this process's other files.
 
         Raises:
             CatalogError: the file is not a SQLite catalog, or its folder is not writable.
         """
         self._name = name
         self._path = catalog_file(warehouse)
+        self._storage = {AMBIENT: "true"} if ambient else {}
+        if confined:
+            self._storage |= reach((), [str(warehouse)])
         self._opening = threading.Lock()
         self._opened: SqlCatalog | None = None
         # Metadata files are immutable: those written last need not be read again.
@@ -194,7 +216,7 @@ class SqliteBackend:
         """PyIceberg's client of the catalog."""
         with self._opening:
             if self._opened is None:
-                self._opened = open_catalog(self._name, self._path.parent)
+                self._opened = open_catalog(self._name, self._path.parent, self._storage)
             return self._opened
 
     def ask(self, operation: str, question: Callable[[Catalog], T]) -> T:
@@ -244,8 +266,7 @@ class SqliteBackend:
 
     def load(self, namespace: str, name: str, history: bool = True) -> LoadedTable | None:
         """Load the current version of a table; None if it does not exist."""
-        from pyiceberg.io import load_file_io
-
+        from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
         from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 
         while location := self._location(namespace, name):
@@ -257,7 +278,7 @@ class SqliteBackend:
                 continue
             if "current-version-id" in metadata:
                 return None
-            return LoadedTable((namespace, name), metadata, location, load_file_io({}, location))
+            return LoadedTable((namespace, name), metadata, location, CatalogFileIO(self._storage))
         return None
 
     def stage(
@@ -269,10 +290,10 @@ class SqliteBackend:
         properties: Mapping[str, str],
     ) -> LoadedTable:
         """Stage a new table, which its first commit creates."""
-        from pyiceberg.io import load_file_io
         from pyiceberg.table.metadata import new_table_metadata
         from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
+        from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
         from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, as_json
 
         location = f"{_uri(self._path.parent)}/{namespace}/{name}"
@@ -282,7 +303,7 @@ class SqliteBackend:
         metadata = dict(as_json(table_metadata))
         if metadata["format-version"] >= 3:
             metadata.setdefault("next-row-id", 0)
-        return LoadedTable((namespace, name), metadata, "", load_file_io({}, location))
+        return LoadedTable((namespace, name), metadata, "", CatalogFileIO(self._storage))
 
     def commit(
         self,
@@ -354,7 +375,7 @@ class SqliteBackend:
         folder = f"{_uri(self._path.parent)}/{namespace}/{name}"
         metadata = new_view(version, current, folder)
         location = view_location(metadata)
-        path = Path(location.removeprefix("file://"))
+        path = self._view_path(location)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(orjson.dumps(metadata))
         self._rows(PUT_VIEW, namespace=namespace, name=name, new=location, old=old or "")
@@ -372,7 +393,7 @@ class SqliteBackend:
         all_properties = {**(metadata.get("properties") or {}), **properties}
         location = view_location(metadata)
         text = orjson.dumps({**metadata, "properties": all_properties})
-        Path(location.removeprefix("file://")).write_bytes(text)
+        self._view_path(location).write_bytes(text)
         if not self._rows(SWAP, namespace=namespace, name=name, new=location, old=old):
             raise CatalogError(
                 f"another writer changed the view {namespace}.{name} at the same time, so its "
@@ -397,9 +418,17 @@ class SqliteBackend:
         except NoSuchTableError:
             self._rows(DROP_VIEW, namespace=namespace, name=name)
 
+    def _view_path(self, location: str) -> Path:
+        """Return the path of a view's new metadata file, whose folder the older version names."""
+        path = local_path(location)
+        if path is None:
+            raise CatalogError(f"Views of this catalog are on this machine, but not {location}.")
+        require_reach(self._storage, "file", str(path))
+        return path
+
     def _read(self, location: str) -> Metadata:
         cached = self._last_written.get(location)
-        return read_metadata(location) if cached is None else cached
+        return read_metadata(location, self._storage) if cached is None else cached
 
     def _location(self, namespace: str, name: str) -> str | None:
         rows = self._rows(LOCATION, namespace=namespace, name=name)

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import PyArrowFileIO
+import pyarrow.fs as fs
+from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from dbt.adapters.iceberg_stream.catalog.reach import require_reach
+from dbt.adapters.iceberg_stream.catalog.settings import AMBIENT
 from dbt.adapters.iceberg_stream.errors.spark import CREDENTIALS_REFUSED, NO_CREDENTIALS
 
-ACCESS_KEY_ID = "s3.access-key-id"
+ACCESS_KEY_IDS = ("s3.access-key-id", "client.access-key-id")
+ROLES = ("s3.role-arn", "client.role-arn")
+AZURE_CREDENTIALS = ("adls.account-key", "adls.sas-token", "adls.client-secret")
 # The storage refused the credentials, as PyArrow words its answers.
 REFUSED = r"AWS Error (ACCESS_DENIED|INVALID_|UNRECOGNIZED|SIGNATURE|\w+ \(HTTP status 40[13]\))"
 # Any answer of the storage: the errors of an unknown host or a timeout are not among them.
 ANSWERED = r"AWS Error (?!NETWORK)"
+
+
+class StorageError(OSError):
+    """The files of a table cannot be written or read: the storage's error, and what to do."""
 
 
 class CatalogFileIO(PyArrowFileIO):
@@ -23,15 +34,92 @@ class CatalogFileIO(PyArrowFileIO):
     Without credentials it does not search the environment for some. That can be decided only
     here, when a table is loaded: `s3.anonymous` in the catalog's properties would also disregard
     vended credentials.
+
+    It refuses files that are out of the catalog's reach (`reach.py`).
     """
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
-        anonymous = {} if ACCESS_KEY_ID in properties else {"s3.anonymous": "true"}
-        super().__init__(anonymous | properties)
+        super().__init__(properties if AMBIENT in properties else _without_ambient(properties))
+
+    def new_input(self, location: str) -> PyArrowFile:
+        """Return a file to read; raises OutOfReach outside the warehouse."""
+        require_location(self.properties, location)
+        return super().new_input(location)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        """Return a file to write; raises OutOfReach outside the warehouse."""
+        require_location(self.properties, location)
+        return super().new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file; raises OutOfReach outside the warehouse."""
+        path = location if isinstance(location, str) else location.location
+        require_location(self.properties, path)
+        super().delete(location)
+
+    def _initialize_gcs_fs(self) -> fs.FileSystem:
+        if AMBIENT in self.properties or self.properties.get("gcs.oauth2.token"):
+            return super()._initialize_gcs_fs()
+        return fs.GcsFileSystem(anonymous=True)
+
+    def _initialize_azure_fs(self) -> fs.FileSystem:
+        if AMBIENT not in self.properties and not _any(self.properties, AZURE_CREDENTIALS):
+            raise StorageError(NO_CREDENTIALS)
+        return super()._initialize_azure_fs()
 
 
-class StorageError(OSError):
-    """The files of a table cannot be written or read: the storage's error, and what to do."""
+def _any(properties: Mapping[str, Any], names: Iterable[str]) -> bool:
+    return any(properties.get(name) for name in names)
+
+
+def _without_ambient(properties: Properties) -> Properties:
+    """Return properties with which PyArrow does not search for S3 credentials."""
+    if _any(properties, ACCESS_KEY_IDS):
+        return properties
+    # A role would be assumed with the machine's credentials.
+    kept = {k: v for k, v in properties.items() if k not in (*ACCESS_KEY_IDS, *ROLES)}
+    return kept | {"s3.anonymous": "true"}
+
+
+def require_location(properties: Mapping[str, Any], location: str) -> str:
+    """Return a location's path on PyArrow's filesystem, if files of the catalog may be there.
+
+    Args:
+        properties: of the table's FileIO.
+        location: the file's or folder's.
+
+    Raises:
+        OutOfReach: it is outside the warehouse.
+    """
+    scheme, _, path = PyArrowFileIO.parse_location(location)
+    require_reach(properties, scheme, path)
+    return str(path)
+
+
+def catalog_io(properties: Properties, location: str) -> FileIO:
+    """Return the FileIO of a table.
+
+    Args:
+        properties: of the catalog, and what it vends for the table; never the table's own.
+        location: of the table's metadata file or folder.
+    """
+    if "py-io-impl" in properties or (AMBIENT in properties and not _is_local(location)):
+        # The profile's choice, or PyIceberg's choice for the storage.
+        return load_file_io(properties, location)
+    return CatalogFileIO(properties)
+
+
+def _is_local(location: str) -> bool:
+    return bool(PyArrowFileIO.parse_location(location)[0] == "file")
+
+
+def arrow_io(io: FileIO) -> PyArrowFileIO:
+    """Return PyArrow's access to the files of a FileIO, with its credentials.
+
+    Args:
+        io: the table's FileIO.
+    """
+    return io if isinstance(io, PyArrowFileIO) else CatalogFileIO(io.properties)
 
 
 def storage_advice(error: OSError, io: FileIO | None) -> str:
@@ -41,7 +129,7 @@ def storage_advice(error: OSError, io: FileIO | None) -> str:
         error: PyArrow's error.
         io: the table's FileIO; None if the table was not loaded.
     """
-    anonymous = isinstance(io, CatalogFileIO) and ACCESS_KEY_ID not in io.properties
+    anonymous = isinstance(io, CatalogFileIO) and not _any(io.properties, ACCESS_KEY_IDS)
     if anonymous and re.search(ANSWERED, str(error)):
         return NO_CREDENTIALS
     return CREDENTIALS_REFUSED if re.search(REFUSED, str(error)) else ""

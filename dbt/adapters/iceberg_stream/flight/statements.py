@@ -17,6 +17,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import TokenType
 
+from dbt.adapters.iceberg_stream.catalog.client_properties import code_settings
 from dbt.adapters.iceberg_stream.flight.functions import (
     FUNCTIONS,
     ICEBERG_FUNCTIONS,
@@ -275,7 +276,11 @@ class _Checker:
         if not catalog.namespace_exists(schema):
             raise NotAllowed(f"The catalog `{catalog.name}` has no schema `{schema}`.")
         metadata = catalog.metadata((schema, name))
-        if metadata is not None and "view-uuid" in metadata:
+        if metadata is None:
+            return
+        if code := code_settings(metadata.get("properties") or {}):
+            raise NotAllowed(f"The property `{code[0]}` of `{full_name}` names code to run.")
+        if "view-uuid" in metadata:
             self._check_view(full_name, metadata)
 
     def _check_view(self, name: str, metadata: Mapping[str, Any]) -> None:

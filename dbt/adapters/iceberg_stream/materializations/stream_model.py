@@ -14,6 +14,7 @@ from dbt.adapters.base import BaseRelation
 from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.settings import AMBIENT
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.imports import load_pyspark
 from dbt.adapters.iceberg_stream.engines.session import Session
@@ -140,6 +141,8 @@ class StreamModel:
         credentials = self.context.credentials
         settings = credentials.catalog_settings()
         storage = {} if settings is None else dict(settings.properties)
+        if credentials.ambient_credentials:
+            storage[AMBIENT] = "true"
         return open_source(
             self.source,
             self.context.catalogs.get(self.source.catalog),

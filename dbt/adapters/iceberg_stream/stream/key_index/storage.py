@@ -26,6 +26,7 @@ from pyiceberg.table.update import SetPropertiesUpdate
 from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.storage import require_location
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.files.puffin_footer import MAGIC, footer, read_footer
@@ -152,7 +153,7 @@ def _open(io: FileIO, location: str, schema_id: str, folder: Path) -> StoredInde
 
 def _local_path(io: FileIO, location: str, folder: Path) -> Path:
     if location.startswith("file:"):
-        return Path("/" + location.removeprefix("file:").lstrip("/"))
+        return Path(require_location(io.properties, location))
     path = folder / location.rsplit("/", 1)[1]
     with io.new_input(location).open() as source, path.open("wb") as copy:
         shutil.copyfileobj(source, copy, COPIED_AT_ONCE)

@@ -10,6 +10,7 @@ from typing import Any
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
 from dbt.adapters.iceberg_stream.errors.redaction import holds_secret
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -312,6 +313,6 @@ def _files(
     path = str(spec["path"])
     if "://" not in path:
         path = f"file://{(project_root / path).resolve()}"
-    scheme, netloc, folder = PyArrowFileIO.parse_location(path, dict(storage))
-    filesystem = PyArrowFileIO(dict(storage)).fs_by_scheme(scheme, netloc)
+    scheme, netloc, folder = PyArrowFileIO.parse_location(path)
+    filesystem = CatalogFileIO(dict(storage)).fs_by_scheme(scheme, netloc)
     return files_source({**spec, "path": path}, filesystem, folder, required)

@@ -1,0 +1,58 @@
+"""Where the files of a catalog's tables may be.
+
+Metadata name any location, and whoever may write a table's metadata chooses it. So a file on this
+machine is read, written or deleted only below the folder of a local warehouse. Other storages have
+credentials of their own, which decide.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+# The property of a FileIO with the schemes of storages and the folders, one in a line.
+REACH = "iceberg-stream.reach"
+OBJECT_STORES = ("s3", "s3a", "s3n", "oss", "gs", "gcs", "abfs", "abfss", "wasb", "wasbs")
+
+
+class OutOfReach(PermissionError):
+    """A file is outside the warehouse."""
+
+
+def reach(schemes: Iterable[str], folders: Iterable[str]) -> dict[str, str]:
+    """Return the property `REACH` of a FileIO.
+
+    Args:
+        schemes: of storages whose own credentials decide, such as `s3`.
+        folders: absolute paths on this machine below which files may be.
+    """
+    lines = [*(f"{scheme}:" for scheme in schemes), *(os.path.realpath(f) for f in folders)]
+    return {REACH: "\n".join(lines)}
+
+
+def require_reach(properties: Mapping[str, Any], scheme: str, path: str) -> None:
+    """Check that a file is where files of the catalog may be, after links are followed.
+
+    Args:
+        properties: of the table's FileIO; without `REACH`, files may be anywhere.
+        scheme: of the file's location; `file` for this machine.
+        path: the file's.
+
+    Raises:
+        OutOfReach: it is elsewhere.
+    """
+    if (allowed := properties.get(REACH)) is None:
+        return
+    roots = str(allowed).split("\n")
+    if f"{scheme}:" in roots:
+        return
+    if scheme == "file":
+        actual = os.path.realpath(path)
+        folders = [root for root in roots if root.startswith("/")]
+        if any(os.path.commonpath((folder, actual)) == folder for folder in folders):
+            return
+    raise OutOfReach(
+        f"{scheme}:{path} is outside the catalog's warehouse, so it is neither read nor written. "
+        "If the catalog keeps tables there, set `warehouse` in the profile to their folder."
+    )
