@@ -36,7 +36,12 @@ from dbt.adapters.iceberg_stream.catalog.backend import COMMITS_TOGETHER
 from dbt.adapters.iceberg_stream.catalog.client_properties import from_server, is_own
 from dbt.adapters.iceberg_stream.catalog.idempotency import send_once, stores_responses
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
+from dbt.adapters.iceberg_stream.catalog.identity.transport import (
+    refuse_other_origin,
+    require_private,
+)
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.settings import ALLOW_PLAINTEXT
 from dbt.adapters.iceberg_stream.catalog.storage import catalog_io
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
 from dbt.adapters.iceberg_stream.catalog.views import current_schema, current_version
@@ -311,6 +316,7 @@ class RestClient(RestCatalog):
         connected = hasattr(self, "_supported_endpoints")
         adapter = _TimeoutAdapter(
             self.properties.get("ssl.cabundle"),
+            ALLOW_PLAINTEXT in self.properties,
             max_retries=Retry(
                 total=RETRIES,
                 connect=RETRIES if connected else 0,
@@ -325,7 +331,7 @@ class RestClient(RestCatalog):
                 raise_on_status=False,
             ),
         )
-        session.hooks["response"].append(self._on_response)
+        session.hooks["response"] += [refuse_other_origin, self._on_response]
         session.mount("http://", adapter)
         session.mount("https://", adapter)
         return session
@@ -361,18 +367,21 @@ def set_last_column_ids(request: PreparedRequest) -> None:
 
 
 class _TimeoutAdapter(HTTPAdapter):
-    """Sets the time-outs and the CA bundle of each request.
+    """Sets the time-outs and the CA bundle of each request, and sends no secret in plain text.
 
     Requests accepts time-outs per request only, and prefers the environment's CA bundle to that of
     a session.
     """
 
-    def __init__(self, bundle: str | None, max_retries: Retry) -> None:
+    def __init__(self, bundle: str | None, allow_plaintext: bool, max_retries: Retry) -> None:
         super().__init__(max_retries=max_retries)
         self._bundle = bundle
+        self._allow_plaintext = allow_plaintext
 
     def send(self, request: PreparedRequest, **kwargs: Any) -> Response:  # type: ignore[override]
         """Send a request with the time-outs and the CA bundle."""
+        if not self._allow_plaintext:
+            require_private(request)
         set_last_column_ids(request)
         kwargs["timeout"] = kwargs.get("timeout") or TIMEOUT
         kwargs["verify"] = self._bundle or kwargs.get("verify", True)

@@ -21,6 +21,8 @@ SQLALCHEMY_DRIVERS = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymys
 DELEGATION = "header.X-Iceberg-Access-Delegation"
 # The property of a FileIO that may use the environment's credentials.
 AMBIENT = "iceberg-stream.ambient-credentials"
+# The property of a client that may send tokens without TLS.
+ALLOW_PLAINTEXT = "iceberg-stream.allow-plaintext"
 FILE_IO = "dbt.adapters.iceberg_stream.catalog.storage.CatalogFileIO"
 
 
@@ -32,11 +34,13 @@ class CatalogSettings:
         name: the catalog's name in SQL.
         properties: `catalog_properties` of the profile, `type` included; values may be secret.
         ambient: whether clients may search their environment for storage credentials.
+        allow_plaintext: whether tokens may be sent to other machines without TLS.
     """
 
     name: str
     properties: Mapping[str, str] = field(repr=False)
     ambient: bool = False
+    allow_plaintext: bool = False
 
     @property
     def type(self) -> str:
@@ -81,6 +85,8 @@ class CatalogSettings:
             properties["uri"] = _sqlalchemy_uri(properties)
         if "client.region" in properties:
             properties.setdefault("s3.region", properties["client.region"])
+        if self.allow_plaintext:
+            properties[ALLOW_PLAINTEXT] = "true"
         if self.ambient:
             properties[AMBIENT] = "true"
         else:
