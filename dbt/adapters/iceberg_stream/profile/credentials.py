@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.profile.catalog_profile import CatalogProfile
 from dbt.adapters.iceberg_stream.profile.validation import (
     CATALOG_KEYS,
     catalog_errors,
+    plaintext_to_server,
     profile_errors,
 )
 
@@ -82,6 +83,7 @@ class IcebergStreamCredentials(Credentials):
         kafka: options of Kafka's clients and of schema registries, by the connection's name in
             sources, e.g. `{shop: {bootstrap.servers: …, sasl.password: …}}`.
         ambient_credentials: let clients search the environment for storage credentials.
+        allow_plaintext: let secrets be sent to other machines without TLS, in a closed network.
         host: host of the Spark Connect server, for `method: connect`.
         port: port of the Spark Connect server.
         use_ssl: whether the Spark Connect server uses TLS.
@@ -118,6 +120,7 @@ class IcebergStreamCredentials(Credentials):
     oauth2: dict[str, Any] = field(default_factory=dict, repr=False)
     kafka: dict[str, Any] = field(default_factory=dict, repr=False)
     ambient_credentials: bool = False
+    allow_plaintext: bool = False
     host: str | None = None
     port: int = CONNECT_PORT
     use_ssl: bool = False
@@ -201,6 +204,15 @@ class IcebergStreamCredentials(Credentials):
             DbtRuntimeError: the keys have errors, or the profile has a catalog of this name.
         """
         errors = catalog_errors({name: keys}, self.database, self.method)
+        errors += plaintext_to_server(
+            {
+                "method": self.method,
+                "host": self.host,
+                "use_ssl": self.use_ssl,
+                "allow_plaintext": self.allow_plaintext,
+                "catalogs": {name: keys},
+            }
+        )
         if name in self.catalogs:
             errors.append(f"`catalogs: {name}` of the profile defines it, too: remove one of them")
         if errors:

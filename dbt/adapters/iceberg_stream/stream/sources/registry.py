@@ -35,6 +35,11 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.java_options import (
     secret_options,
 )
 from dbt.adapters.iceberg_stream.stream.sources.kafka.plain_schema import PlainSchema
+from dbt.adapters.iceberg_stream.stream.sources.kafka.plaintext import (
+    ALLOW_PLAINTEXT,
+    require_private_brokers,
+    require_private_registry,
+)
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.token_command import with_token_command
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_keys import TopicKeys
@@ -167,8 +172,12 @@ def _kafka(
             "sources into its artifacts. Put it into the profile, as an option of a connection "
             "under `kafka`, and set `connection` to the name of that connection."
         )
-    options = _connection(spec.get("connection"), connections) | own
+    options = _connection(spec.get("connection"), connections)
+    allow_plaintext = options.pop(ALLOW_PLAINTEXT, "false") == "true"
+    options |= own
     registry = _registry(spec, options, messages)
+    if registry is not None and not allow_plaintext:
+        require_private_registry(registry.options)
     schemas = plain or _schemas(spec, registry, messages)
     keys = _keys(registry, messages)
     if messages.key_record and keys is None:
@@ -182,6 +191,8 @@ def _kafka(
     topics = spec.get("topics") or ()
     if "bootstrap.servers" not in options or not (spec.get("topic") or topics):
         raise StreamError("A stream from Kafka needs `bootstrap_servers`, and `topic` or `topics`.")
+    if not allow_plaintext:
+        require_private_brokers(options)
     starting = str(spec.get("starting") or "earliest")
     if starting not in STARTS:
         raise StreamError(f"{must_be_one_of('starting', starting, STARTS)}.")
