@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import (
     current_snapshot,
     snapshots,
 )
+from dbt.adapters.iceberg_stream.catalog.names import require_names
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -90,6 +91,7 @@ class IcebergCatalog:
 
     def create_namespace(self, namespace: str) -> None:
         """Create a namespace unless it exists."""
+        require_names(namespace)
         self._backend.create_namespace(namespace)
 
     def drop_namespace(self, namespace: str) -> None:
@@ -143,6 +145,7 @@ class IcebergCatalog:
         Returns:
             The staged table, which the catalog does not list before its first commit.
         """
+        require_names(*name)
         return self._backend.stage(*name, schema, spec, {**TABLE_DEFAULTS, **properties})
 
     def commit(
@@ -198,6 +201,7 @@ class IcebergCatalog:
         Raises:
             CommitConflict: the table exists.
         """
+        require_names(*name)
         return self._backend.stage_version(*name, origin)
 
     def register(self, name: Name, location: str) -> None:
@@ -210,6 +214,7 @@ class IcebergCatalog:
         Raises:
             CommitConflict: the table exists.
         """
+        require_names(*name)
         self._backend.register(*name, location)
 
     def unregister(self, name: Name) -> None:
@@ -223,6 +228,7 @@ class IcebergCatalog:
             name: namespace and identifier.
             version: metadata whose current version, schema and properties the view gets.
         """
+        require_names(*name)
         self._backend.put_view(*name, version)
 
     def set_view_properties(self, name: Name, properties: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from pyiceberg.catalog.rest import (
     VIEW_ENDPOINTS_SUPPORTED,
@@ -41,6 +42,7 @@ from dbt.adapters.iceberg_stream.catalog.identity.transport import (
     require_private,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.names import require_names
 from dbt.adapters.iceberg_stream.catalog.settings import ALLOW_PLAINTEXT
 from dbt.adapters.iceberg_stream.catalog.storage import catalog_io
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
@@ -122,6 +124,20 @@ class RestClient(RestCatalog):
         if self._auth_manager:
             properties[AUTH_MANAGER] = self._auth_manager
         return catalog_io(properties, location)
+
+    def _encode_namespace_path(self, namespace: tuple[str, ...]) -> str:
+        require_names(".".join(namespace))
+        return super()._encode_namespace_path(namespace)
+
+    def _split_identifier_for_path(
+        self,
+        identifier: str | tuple[str, ...] | TableIdentifier,
+        kind: IdentifierKind = IdentifierKind.TABLE,
+    ) -> dict[str, Any]:
+        path: dict[str, Any] = super()._split_identifier_for_path(identifier, kind)
+        # PyIceberg quotes the name, but a path with the part `..` is another one.
+        require_names("s", unquote(path[kind.value]))
+        return path
 
     def capabilities(self) -> dict[str, bool]:
         """Return the support by capability, as the catalog and the profile report it."""

@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitStateUnknown,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, local_path, read_metadata
+from dbt.adapters.iceberg_stream.catalog.names import table_folder
 from dbt.adapters.iceberg_stream.catalog.reach import reach, require_reach
 from dbt.adapters.iceberg_stream.catalog.settings import AMBIENT, FILE_IO
 
@@ -296,7 +297,7 @@ class SqliteBackend:
         from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
         from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, as_json
 
-        location = f"{_uri(self._path.parent)}/{namespace}/{name}"
+        location = table_folder(_uri(self._path.parent), namespace, name)
         table_metadata = new_table_metadata(
             schema, spec, UNSORTED_SORT_ORDER, location, dict(properties)
         )
@@ -372,7 +373,7 @@ class SqliteBackend:
 
         old = self._location(namespace, name)
         current = self._read(old) if old else None
-        folder = f"{_uri(self._path.parent)}/{namespace}/{name}"
+        folder = table_folder(_uri(self._path.parent), namespace, name)
         metadata = new_view(version, current, folder)
         location = view_location(metadata)
         path = self._view_path(location)

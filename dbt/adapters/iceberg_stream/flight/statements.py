@@ -18,6 +18,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokens import TokenType
 
 from dbt.adapters.iceberg_stream.catalog.client_properties import code_settings
+from dbt.adapters.iceberg_stream.catalog.names import is_path_part
 from dbt.adapters.iceberg_stream.flight.functions import (
     FUNCTIONS,
     ICEBERG_FUNCTIONS,
@@ -173,7 +174,7 @@ class _Checker:
             self.check_table(parts)
         elif len(parts) > 2 or (len(parts) == 2 and parts[0].lower() != catalog_name.lower()):
             raise NotAllowed(f"`{name}` is not in the catalog `{catalog_name}`.")
-        elif parts[-1].lower() in RESERVED:
+        elif parts[-1].lower() in RESERVED or not is_path_part(parts[-1]):
             raise NotAllowed(f"`{name}` is not a schema of the catalog `{catalog_name}`.")
 
     def check_query(self, sql: str) -> None:
@@ -271,7 +272,7 @@ class _Checker:
                 raise NotAllowed(f"`{full_name}` has no schema: write schema.{full_name}.")
             parts = [self._default, *parts]
         schema, name = parts[0], parts[1]
-        if schema.lower() in RESERVED or re.search(r"[/\\\x00]", schema + name):
+        if schema.lower() in RESERVED or not (is_path_part(schema) and is_path_part(name)):
             raise NotAllowed(f"`{full_name}` is not the name of a table.")
         if not catalog.namespace_exists(schema):
             raise NotAllowed(f"The catalog `{catalog.name}` has no schema `{schema}`.")
