@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 # The property of a FileIO with the schemes of storages and the folders, one in a line.
 REACH = "iceberg-stream.reach"
+# Hadoop's file system that shows only the folders of its mount table.
+MOUNTED = "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme"
+# Other file systems that Hadoop's client brings; the name of a class that does not exist.
+OTHER_SYSTEMS = ("hdfs", "webhdfs", "swebhdfs", "viewfs", "http", "https", "ftp", "sftp", "har")
+DISABLED = "outside.the.warehouse.of.the.Catalog"
 OBJECT_STORES = ("s3", "s3a", "s3n", "oss", "gs", "gcs", "abfs", "abfss", "wasb", "wasbs")
 
 
@@ -56,3 +62,21 @@ def require_reach(properties: Mapping[str, Any], scheme: str, path: str) -> None
         f"{scheme}:{path} is outside the catalog's warehouse, so it is neither read nor written. "
         "If the catalog keeps tables there, set `warehouse` in the profile to their folder."
     )
+
+
+def hadoop_reach(schemes: Iterable[str], folders: Iterable[str]) -> dict[str, str]:
+    """Return properties of Spark's catalog with the same reach, for Hadoop's file systems.
+
+    Args:
+        schemes: as for `reach`.
+        folders: as for `reach`.
+    """
+    actual = [Path(folder).resolve() for folder in folders]
+    classes = dict.fromkeys({*OTHER_SYSTEMS} - {*schemes}, DISABLED)
+    classes["file"] = MOUNTED if actual else DISABLED
+    settings = {f"fs.{scheme}.impl": name for scheme, name in classes.items()}
+    # Spark itself has an open one of the same scheme.
+    settings |= {f"fs.{scheme}.impl.disable.cache": "true" for scheme in classes}
+    settings["fs.viewfs.overload.scheme.target.file.impl"] = "org.apache.hadoop.fs.LocalFileSystem"
+    settings |= {f"fs.viewfs.mounttable.default.link.{path}": path.as_uri() for path in actual}
+    return {f"hadoop.{name}": value for name, value in settings.items()}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
+from dbt.adapters.iceberg_stream.catalog.identity.transport import is_loopback
+from dbt.adapters.iceberg_stream.catalog.metadata import local_path
+from dbt.adapters.iceberg_stream.catalog.reach import OBJECT_STORES, hadoop_reach, reach
 from dbt.adapters.iceberg_stream.engines.settings import SECRET
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 
@@ -18,6 +21,7 @@ TYPES = ("rest", "glue", "hive", "jdbc")
 PYICEBERG_TYPES = {"jdbc": "sql"}
 # SQLAlchemy's driver by the scheme of a JDBC URI.
 SQLALCHEMY_DRIVERS = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}
+HDFS = ("hdfs", "viewfs")
 DELEGATION = "header.X-Iceberg-Access-Delegation"
 # The property of a FileIO that may use the environment's credentials.
 AMBIENT = "iceberg-stream.ambient-credentials"
@@ -35,12 +39,15 @@ class CatalogSettings:
         properties: `catalog_properties` of the profile, `type` included; values may be secret.
         ambient: whether clients may search their environment for storage credentials.
         allow_plaintext: whether tokens may be sent to other machines without TLS.
+        confined: whether files on this machine must be below a local `warehouse`, because the
+            tables' owners may not read this process's other files.
     """
 
     name: str
     properties: Mapping[str, str] = field(repr=False)
     ambient: bool = False
     allow_plaintext: bool = False
+    confined: bool = False
 
     @property
     def type(self) -> str:
@@ -67,6 +74,8 @@ class CatalogSettings:
             properties.setdefault("rest-metrics-reporting-enabled", "false")
         for key, value in TABLE_DEFAULTS.items():
             properties.setdefault(f"table-default.{key}", value)
+        if self.confined:
+            properties |= hadoop_reach(self._schemes(), self._folders())
         if token is not None:
             # The catalog cannot exchange tokens of other providers (OAuth2 token exchange).
             properties |= {"token": token, "token-refresh-enabled": "false"}
@@ -85,6 +94,7 @@ class CatalogSettings:
             properties["uri"] = _sqlalchemy_uri(properties)
         if "client.region" in properties:
             properties.setdefault("s3.region", properties["client.region"])
+        properties |= reach(self._schemes(), self._folders())
         if self.allow_plaintext:
             properties[ALLOW_PLAINTEXT] = "true"
         if self.ambient:
@@ -92,6 +102,24 @@ class CatalogSettings:
         else:
             properties.setdefault("py-io-impl", FILE_IO)
         return properties
+
+    def _schemes(self) -> tuple[str, ...]:
+        """Return the schemes of storages whose own credentials decide what a user may read."""
+        warehouse = self.properties.get("warehouse", "")
+        # Hadoop's has those of the machine.
+        with_hdfs = self.ambient or self.type == "hive" or warehouse.startswith(HDFS)
+        return (*OBJECT_STORES, *(HDFS if with_hdfs else ()))
+
+    def _folders(self) -> list[str]:
+        """Return the folders of this machine below which the catalog's tables may be."""
+        if (folder := local_path(self.properties.get("warehouse", ""))) is not None:
+            return [str(folder)]
+        # A catalog on this machine does not say where it keeps its tables.
+        return ["/"] if not self.confined and self._is_on_this_machine() else []
+
+    def _is_on_this_machine(self) -> bool:
+        uri = self.properties.get("uri", "").removeprefix("jdbc:")
+        return uri.startswith("sqlite:") or is_loopback(urlsplit(uri).hostname)
 
     def _with_defaults(self, properties: dict[str, str]) -> dict[str, str]:
         if self.type == "rest":

@@ -25,7 +25,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, local_path, read_metadata
 from dbt.adapters.iceberg_stream.catalog.names import table_folder
-from dbt.adapters.iceberg_stream.catalog.reach import reach, require_reach
+from dbt.adapters.iceberg_stream.catalog.reach import hadoop_reach, reach, require_reach
 from dbt.adapters.iceberg_stream.catalog.settings import AMBIENT, FILE_IO
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _uri(warehouse: Path) -> str:
     return f"file://{warehouse}"
 
 
-def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
+def spark_settings(name: str, warehouse: Path, confined: bool = False) -> dict[str, str]:
     """Return the Spark settings of the catalog.
 
     Caching is off: with it a session would see another session's writes up to 30 s late.
@@ -121,7 +121,9 @@ def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
     Args:
         name: the catalog's name; its database stores it, so both clients must use the same.
         warehouse: the folder of the catalog and its tables.
+        confined: as for SqliteBackend.
     """
+    files = hadoop_reach((), [str(warehouse)]) if confined else {}
     prefix = f"spark.sql.catalog.{name}"
     timeout = f"busy_timeout={BUSY_SECONDS * 1000}"
     return {
@@ -133,6 +135,7 @@ def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
         f"{prefix}.cache-enabled": "false",
         "spark.sql.defaultCatalog": name,
         **{f"{prefix}.table-default.{key}": value for key, value in TABLE_DEFAULTS.items()},
+        **{f"{prefix}.{key}": value for key, value in files.items()},
     }
 
 

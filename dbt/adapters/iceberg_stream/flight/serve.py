@@ -132,10 +132,10 @@ class _Authenticator:
         if self.server_token is not None:
             if not same_token(token, self.server_token):
                 raise CatalogError("This server does not accept the token.")
-            catalog = make_catalog(self.credentials.own_catalog(), self.project_root)
+            catalog = self._catalog(None)
             return Caller(catalog, lambda: self._handle(catalog, None))
         identity = Identity(LiteralToken(token))
-        catalog = make_catalog(self.credentials.own_catalog(), self.project_root, identity)
+        catalog = self._catalog(identity)
         try:
             catalog.namespaces()
         except CatalogError as error:
@@ -143,6 +143,11 @@ class _Authenticator:
             if "refused to" not in str(error):
                 raise
         return Caller(catalog, lambda: self._handle(catalog, identity))
+
+    def _catalog(self, identity: Identity | None) -> IcebergCatalog:
+        # A caller's table could name any file that this server's account can read.
+        profile = self.credentials.own_catalog()
+        return make_catalog(profile, self.project_root, identity, confined=True)
 
     def _handle(self, catalog: IcebergCatalog, identity: Identity | None) -> Handle:
         token = identity.token() if identity else None
@@ -165,7 +170,7 @@ class _Authenticator:
         # A caller's token is for this catalog, and those of the others are not the caller's.
         profile = self.credentials.own_catalog()
         tokens = {profile.name: token} if token else {}
-        settings = session_settings([profile], self.project_root, tokens)
+        settings = session_settings([profile], self.project_root, tokens, confined=True)
         return settings | SESSION_SETTINGS
 
 
