@@ -84,7 +84,7 @@ def test_folders_are_below_the_warehouse(namespace: str, name: str) -> None:
     assert ".." not in path.parts
 
 
-@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("bad", ["", ".", ".."])
 def test_requests_of_a_rest_catalog(bad: str) -> None:
     """`DELETE …/namespaces/s/tables/..` would be `DELETE …/namespaces/s`."""
     client = RestClient.__new__(RestClient)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from dbt.adapters.events.logging import AdapterLogger
-
 from dbt.adapters.iceberg_stream.catalog.backend import (
     COMMITS_TOGETHER,
     TABLE_DEFAULTS,
@@ -25,6 +23,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import (
     snapshots,
 )
 from dbt.adapters.iceberg_stream.catalog.names import require_names
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -39,7 +38,7 @@ Name = tuple[str, str]
 # Table property: whether files may be removed with the table or its snapshots.
 GC_ENABLED = "gc.enabled"
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import requests
-from dbt.adapters.events.logging import AdapterLogger
 from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, MetastoreCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
@@ -54,6 +53,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import (
     as_json,
     next_location,
 )
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 from dbt.adapters.iceberg_stream.errors.spark import (
     CATALOG_WITHOUT_CREDENTIALS,
@@ -68,7 +68,7 @@ PURGE_SETTING = "DROP_WITH_PURGE_ENABLED (in Apache Polaris)"
 # Attempts to send an empty commit whose connection is cut.
 PROBE_ATTEMPTS = 4
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 REFUSALS = (BadRequestError, UnauthorizedError, ForbiddenError, AuthorizationExpiredError)
 
 

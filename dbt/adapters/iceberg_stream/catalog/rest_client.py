@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 from pyiceberg.catalog.rest import (
     VIEW_ENDPOINTS_SUPPORTED,
@@ -35,6 +34,7 @@ from urllib3.util import Retry
 
 from dbt.adapters.iceberg_stream.catalog.backend import COMMITS_TOGETHER
 from dbt.adapters.iceberg_stream.catalog.client_properties import from_server, is_own
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.idempotency import send_once, stores_responses
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.identity.transport import (
@@ -42,7 +42,6 @@ from dbt.adapters.iceberg_stream.catalog.identity.transport import (
     require_private,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.names import require_names
 from dbt.adapters.iceberg_stream.catalog.settings import ALLOW_PLAINTEXT
 from dbt.adapters.iceberg_stream.catalog.storage import catalog_io
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
@@ -126,8 +125,7 @@ class RestClient(RestCatalog):
         return catalog_io(properties, location)
 
     def _encode_namespace_path(self, namespace: tuple[str, ...]) -> str:
-        require_names(".".join(namespace))
-        return super()._encode_namespace_path(namespace)
+        return self._require_segment(super()._encode_namespace_path(namespace))
 
     def _split_identifier_for_path(
         self,
@@ -135,9 +133,15 @@ class RestClient(RestCatalog):
         kind: IdentifierKind = IdentifierKind.TABLE,
     ) -> dict[str, Any]:
         path: dict[str, Any] = super()._split_identifier_for_path(identifier, kind)
-        # PyIceberg quotes the name, but a path with the part `..` is another one.
-        require_names("s", unquote(path[kind.value]))
+        self._require_segment(path[kind.value])
         return path
+
+    @staticmethod
+    def _require_segment(quoted: str) -> str:
+        """Return a segment of a path, unless the path with it is another one."""
+        if quoted in ("", ".", ".."):
+            raise CatalogError(f"`{quoted}` cannot be the name of a table, a view or a schema.")
+        return quoted
 
     def capabilities(self) -> dict[str, bool]:
         """Return the support by capability, as the catalog and the profile report it."""

@@ -13,6 +13,7 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from dbt.adapters.iceberg_stream.catalog.reach import require_reach
 from dbt.adapters.iceberg_stream.catalog.settings import AMBIENT
+from dbt.adapters.iceberg_stream.errors.redacted import RedactedError
 from dbt.adapters.iceberg_stream.errors.spark import CREDENTIALS_REFUSED, NO_CREDENTIALS
 
 ACCESS_KEY_IDS = ("s3.access-key-id", "client.access-key-id")
@@ -24,7 +25,7 @@ REFUSED = r"AWS Error (ACCESS_DENIED|INVALID_|UNRECOGNIZED|SIGNATURE|\w+ \(HTTP 
 ANSWERED = r"AWS Error (?!NETWORK)"
 
 
-class StorageError(OSError):
+class StorageError(RedactedError, OSError):
     """The files of a table cannot be written or read: the storage's error, and what to do."""
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dbt.adapters.iceberg_stream.__version__ import version
+from dbt.adapters.iceberg_stream.errors.redacted import RedactedError
 
 # The last three are Spark's Kafka source and what reads Avro. Version 4.1.1 of the source depends
 # on the token provider 4.1.1, which was never published. It must be on the class path of the
@@ -39,7 +40,7 @@ SECRET = (
 )
 
 
-class EngineError(Exception):
+class EngineError(RedactedError):
     """The engine cannot run: what is wrong, where, and what to do."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dbt.adapters.iceberg_stream.errors.redacted import RedactedError
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ ADVICE = (
 )
 
 
-class StatementError(Exception):
+class StatementError(RedactedError):
     """A statement failed. The message is the cause and, for known errors, what to do.
 
     Attributes:

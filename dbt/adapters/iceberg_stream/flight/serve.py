@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dbt.adapters.events.logging import AdapterLogger
-
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.catalogs import one_catalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
@@ -22,6 +20,7 @@ from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.engines.engine import Engine
 from dbt.adapters.iceberg_stream.engines.server_session import quiet_pyspark
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.flight.callers import Caller, same_token
 from dbt.adapters.iceberg_stream.flight.server import FlightSqlServer
 from dbt.adapters.iceberg_stream.flight.statements import SESSION_SETTINGS
@@ -38,7 +37,7 @@ TOKEN_VARIABLE = "ICEBERG_STREAM_SERVER_TOKEN"
 # Rows between two log lines about an ingest.
 REPORT_ROWS = 1_000_000
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dbt_common.exceptions import DbtRuntimeError
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
+from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.flight import messages as messages
 from dbt.adapters.iceberg_stream.flight.callers import Caller, Callers
@@ -92,15 +93,15 @@ class FlightSqlServer(flight.FlightServerBase):
             with self._callers.calling(token) as caller:
                 yield caller
         except (CatalogError, StatementError, IdentityError) as error:
-            raise _refusal(str(error)) from error
+            raise _refusal(reason(error)) from error
         except NotAllowed as error:
             raise flight.FlightUnauthorizedError(
                 f"The server refused the statement. {error}"
             ) from error
         except (ColumnError, ValueError) as error:
-            raise flight.FlightServerError(str(error)) from error
+            raise flight.FlightServerError(reason(error)) from error
         except (DbtRuntimeError, EngineError, OSError) as error:
-            raise flight.FlightInternalError(str(error)) from error
+            raise flight.FlightInternalError(reason(error)) from error
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
         """Return the schema and the ticket of a statement or metadata command."""

@@ -98,7 +98,7 @@ class IcebergStreamCredentials(Credentials):
     driver_memory: str = "2g"
     spark_conf: dict[str, Any] = field(default_factory=dict)
     packages: list[str] = field(default_factory=list)
-    maven_repository: str | None = None
+    maven_repository: str | None = field(default=None, repr=False)
     java_home: str | None = None
     engine_home: str = ".iceberg_stream"
     start_timeout: int = 120
