@@ -173,6 +173,16 @@ def test_a_catalog_names_no_code_either(server: Any, where: str) -> None:
     assert not foreign(table.io.properties)
 
 
+def test_signatures_that_callers_would_share(server: Any) -> None:
+    server.config = {"s3.remote-signing-enabled": "true"}
+    assert rest(server).load(NAME) is not None
+    shared = CatalogSettings("lake", {"type": "rest", "uri": server.uri}, confined=True)
+    lake = IcebergCatalog("lake", RemoteBackend(shared, None))
+    for read in (lake.load, lake.metadata, lake.table):
+        with pytest.raises(CatalogError, match="caches signatures for all users"):
+            read(NAME)
+
+
 @pytest.fixture
 def sqlite(tmp_path: Path) -> SqliteBackend:
     backend = SqliteBackend("lake", tmp_path / "lake")

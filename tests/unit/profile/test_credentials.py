@@ -7,6 +7,8 @@ import jwt
 import pytest
 from dbt_common.exceptions import DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.flight.serve import open_server
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.profile.factory import engine_settings, session_settings
 
@@ -284,3 +286,20 @@ def test_a_catalog_of_catalogs_yml_without_tls() -> None:
     actual = parse(schema="s", **CONNECT)
     with pytest.raises(DbtRuntimeError, match="`token` would be sent to the Spark Connect server"):
         actual.add_catalog("north", NORTH)
+
+
+SIGNED = REST | {"s3.remote-signing-enabled": True}
+
+
+@pytest.mark.parametrize(
+    "properties", [SIGNED, REST | {"header.X-Iceberg-Access-Delegation": "remote-signing"}]
+)
+def test_signatures_that_users_would_share(properties: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(DbtRuntimeError, match="caches signatures for all users"):
+        parse(schema="s", **CONNECT | {"use_ssl": True, "catalog_properties": properties})
+    embedded = parse(schema="s", catalog_properties=properties)
+    with (
+        pytest.raises(CatalogError, match="caches signatures for all callers"),
+        open_server(embedded, tmp_path, "127.0.0.1", 0),
+    ):
+        pass

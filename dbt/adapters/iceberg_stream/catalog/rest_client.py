@@ -42,7 +42,7 @@ from dbt.adapters.iceberg_stream.catalog.identity.transport import (
     require_private,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.settings import ALLOW_PLAINTEXT
+from dbt.adapters.iceberg_stream.catalog.settings import ALLOW_PLAINTEXT, SHARED, signs_remotely
 from dbt.adapters.iceberg_stream.catalog.storage import catalog_io
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
 from dbt.adapters.iceberg_stream.catalog.views import current_schema, current_version
@@ -120,6 +120,12 @@ class RestClient(RestCatalog):
         location = response.metadata_location or response.metadata.location
         vended = self._resolve_storage_credentials(response.storage_credentials, location)
         properties = {**self.properties, **from_server({**response.config, **vended})}
+        if SHARED in properties and signs_remotely(properties):
+            raise CatalogError(
+                f"The catalog signs requests to the storage for {response.metadata.location} "
+                "(`s3.remote-signing-enabled`). Iceberg caches signatures for all users of this "
+                "server, so it refuses the table. Let the catalog vend credentials instead."
+            )
         if self._auth_manager:
             properties[AUTH_MANAGER] = self._auth_manager
         return catalog_io(properties, location)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from dbt.adapters.iceberg_stream.catalog.backend import TABLE_DEFAULTS
@@ -21,6 +22,8 @@ TYPES = ("rest", "glue", "hive", "jdbc")
 PYICEBERG_TYPES = {"jdbc": "sql"}
 # SQLAlchemy's driver by the scheme of a JDBC URI.
 SQLALCHEMY_DRIVERS = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}
+# The property of a client in a process that serves several users.
+SHARED = "iceberg-stream.shared"
 HDFS = ("hdfs", "viewfs")
 DELEGATION = "header.X-Iceberg-Access-Delegation"
 # The property of a FileIO that may use the environment's credentials.
@@ -95,6 +98,8 @@ class CatalogSettings:
         if "client.region" in properties:
             properties.setdefault("s3.region", properties["client.region"])
         properties |= reach(self._schemes(), self._folders())
+        if self.confined:
+            properties[SHARED] = "true"
         if self.allow_plaintext:
             properties[ALLOW_PLAINTEXT] = "true"
         if self.ambient:
@@ -136,6 +141,18 @@ def _sqlalchemy_uri(properties: Mapping[str, str]) -> str:
     user, password = (quote(properties.get(f"jdbc.{k}", ""), safe="") for k in ("user", "password"))
     login = f"{user}:{password}@" if user else ""
     return f"{SQLALCHEMY_DRIVERS.get(scheme, scheme)}://{login}{address}"
+
+
+def signs_remotely(properties: Mapping[str, Any]) -> bool:
+    """Return whether the catalog signs the requests to the storage (`remote-signing`).
+
+    Iceberg caches signatures for all sessions of a JVM, without the user's name in their keys.
+
+    Args:
+        properties: of a catalog, or what it vends for a table.
+    """
+    enabled = str(properties.get("s3.remote-signing-enabled", "")).lower() == "true"
+    return enabled or "remote-signing" in str(properties.get(DELEGATION, ""))
 
 
 def secret_properties(properties: Mapping[str, str]) -> list[str]:

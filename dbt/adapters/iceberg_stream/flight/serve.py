@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
 from dbt.adapters.iceberg_stream.catalog.identity.sources import LiteralToken
 from dbt.adapters.iceberg_stream.catalog.identity.token import Token
-from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings, signs_remotely
 from dbt.adapters.iceberg_stream.engines.engine import Engine
 from dbt.adapters.iceberg_stream.engines.server_session import quiet_pyspark
 from dbt.adapters.iceberg_stream.engines.session import Session
@@ -81,11 +81,18 @@ def open_server(
 
     Raises:
         OSError: the address is in use, or the token cannot be written.
+        CatalogError: the catalog signs requests, and so could serve one caller only.
     """
+    catalog = credentials.catalog_settings()
+    if catalog is not None and signs_remotely(catalog.properties):
+        raise CatalogError(
+            "`catalog_properties` have remote signing. Iceberg caches signatures for all callers "
+            "of a server: remove it, and let the catalog vend credentials."
+        )
     quiet_pyspark()
     engine = make_engine(credentials, project_root)
     server_token, token_file = None, None
-    if not _uses_caller_token(credentials.catalog_settings()):
+    if not _uses_caller_token(catalog):
         server_token, token_file = _server_token(credentials.engine_path(project_root))
     authenticator = _Authenticator(credentials, project_root, engine, server_token)
     scheme = "grpc+tls" if certificate else "grpc"

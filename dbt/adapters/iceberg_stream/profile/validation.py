@@ -12,7 +12,7 @@ from dbt.adapters.iceberg_stream.builds.names import check_build_name
 from dbt.adapters.iceberg_stream.builds.settings import PUBLISH_CHOICES
 from dbt.adapters.iceberg_stream.catalog.catalogs import SPARK_CATALOG
 from dbt.adapters.iceberg_stream.catalog.identity.transport import is_loopback, is_private
-from dbt.adapters.iceberg_stream.catalog.settings import TYPES
+from dbt.adapters.iceberg_stream.catalog.settings import TYPES, signs_remotely
 from dbt.adapters.iceberg_stream.engines.settings import SECRET
 from dbt.adapters.iceberg_stream.errors.redaction import holds_secret
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one_of
@@ -173,6 +173,11 @@ def _bad_catalog(data: dict[str, Any]) -> list[str]:
                 "cluster can reach, e.g. {type: rest, uri: https://…, warehouse: …}"
             )
         return errors
+    if data.get("method") == "connect" and signs_remotely(properties):
+        errors.append(
+            "`catalog_properties` have remote signing, and Iceberg caches signatures for all users "
+            "of the Spark Connect server: remove it, and let the catalog vend credentials"
+        )
     kind = properties.get("type", "rest")
     if kind not in TYPES:
         errors.append(must_be_one_of("catalog_properties: type", kind, TYPES))
