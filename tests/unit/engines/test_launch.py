@@ -73,6 +73,7 @@ def test_environment() -> None:
     assert server_environment("s3cret", base, ambient=True) == {
         "PATH": "/bin",
         "SPARK_CONNECT_AUTHENTICATE_TOKEN": "s3cret",
+        "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }

@@ -93,6 +93,7 @@ NO_CLOUD_CREDENTIALS = {
 }
 # These variables would override the profile's settings.
 FOREIGN_VARIABLES = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_", "CLASSPATH")
+LOOPBACK = "127.0.0.1"
 # dbt's prefix of secrets: the server serves other clients, too, whose SQL can read its environment.
 SECRET_VARIABLES = ("DBT_ENV_SECRET_",)
 
@@ -174,8 +175,8 @@ def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[s
         "spark.app.name": "dbt-iceberg-stream",
         "spark.master": "local[*]",
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
         "spark.ui.enabled": "false",
         "spark.eventLog.enabled": "false",
         "spark.redaction.regex": SECRET,
@@ -194,7 +195,7 @@ def spark_settings(settings: EngineSettings, port: int, scratch: Path) -> dict[s
         extensions = f"{ICEBERG_EXTENSIONS},{extensions}".rstrip(",")
     required = {
         "spark.sql.extensions": extensions,
-        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": str(port),
     }
     return defaults | user | required
@@ -218,6 +219,8 @@ def server_environment(
         | ({} if ambient else NO_CLOUD_CREDENTIALS)
         | {
             "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
+            # The address of Spark's web pages, which have no setting for it.
+            "SPARK_LOCAL_IP": LOOPBACK,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
