@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.reach import DISABLED, MOUNTED, OutOfReach, reach
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, spark_settings
-from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
+from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO, catalog_io
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 
@@ -73,6 +73,16 @@ def test_elsewhere(place: Path, location: str, use: Callable[[Any, str], Any]) -
 
 
 REST = {"type": "rest", "uri": "https://catalog"}
+
+
+@pytest.mark.parametrize("table", ["s3://b/t", "abfss://c@a.dfs.core.windows.net/t", "file:///t"])
+@pytest.mark.parametrize("ambient", [False, True])
+def test_local_files_of_remote_tables(place: Path, table: str, ambient: bool) -> None:
+    io = catalog_io(CatalogSettings("lake", REST, ambient).pyiceberg(), table)
+    with pytest.raises(OutOfReach):
+        io.new_input(f"file://{place}/secret")
+    with pytest.raises(OutOfReach):
+        io.delete(f"file://{place}/secret")
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,7 @@ class CatalogSettings:
             properties[ALLOW_PLAINTEXT] = "true"
         if self.ambient:
             properties[AMBIENT] = "true"
-        else:
-            properties.setdefault("py-io-impl", FILE_IO)
+        properties.setdefault("py-io-impl", FILE_IO)
         return properties
 
     def _schemes(self) -> tuple[str, ...]:

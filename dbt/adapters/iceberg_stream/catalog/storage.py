@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow.fs as fs
 from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
-from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from dbt.adapters.iceberg_stream.catalog.reach import require_reach
-from dbt.adapters.iceberg_stream.catalog.settings import AMBIENT
+from dbt.adapters.iceberg_stream.catalog.settings import AMBIENT, FILE_IO
 from dbt.adapters.iceberg_stream.errors.redacted import RedactedError
 from dbt.adapters.iceberg_stream.errors.spark import CREDENTIALS_REFUSED, NO_CREDENTIALS
 
 ACCESS_KEY_IDS = ("s3.access-key-id", "client.access-key-id")
 ROLES = ("s3.role-arn", "client.role-arn")
+# Storages that PyIceberg reads with fsspec, which knows the environment's credentials.
+FSSPEC_SCHEMES = ("abfs", "abfss", "wasb", "wasbs", "hf")
 AZURE_CREDENTIALS = ("adls.account-key", "adls.sas-token", "adls.client-secret")
 # The storage refused the credentials, as PyArrow words its answers.
 REFUSED = r"AWS Error (ACCESS_DENIED|INVALID_|UNRECOGNIZED|SIGNATURE|\w+ \(HTTP status 40[13]\))"
@@ -29,39 +32,43 @@ class StorageError(RedactedError, OSError):
     """The files of a table cannot be written or read: the storage's error, and what to do."""
 
 
-class CatalogFileIO(PyArrowFileIO):
-    """Reads files with the storage credentials of the catalog or the profile, or anonymously.
+class WithinReach(FileIO):
+    """Mixin of a FileIO that refuses files out of the catalog's reach (`reach.py`)."""
 
-    Without credentials it does not search the environment for some. That can be decided only
-    here, when a table is loaded: `s3.anonymous` in the catalog's properties would also disregard
-    vended credentials.
-
-    It refuses files that are out of the catalog's reach (`reach.py`).
-    """
-
-    def __init__(self, properties: Properties = EMPTY_DICT) -> None:
-        super().__init__(properties if AMBIENT in properties else _without_ambient(properties))
-
-    def new_input(self, location: str) -> PyArrowFile:
+    def new_input(self, location: str) -> Any:
         """Return a file to read; raises OutOfReach outside the warehouse."""
         require_location(self.properties, location)
-        return super().new_input(location)
+        return super().new_input(location)  # type: ignore[safe-super]
 
-    def new_output(self, location: str) -> PyArrowFile:
+    def new_output(self, location: str) -> Any:
         """Return a file to write; raises OutOfReach outside the warehouse."""
         require_location(self.properties, location)
-        return super().new_output(location)
+        return super().new_output(location)  # type: ignore[safe-super]
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """Delete a file; raises OutOfReach outside the warehouse."""
         path = location if isinstance(location, str) else location.location
         require_location(self.properties, path)
-        super().delete(location)
+        super().delete(location)  # type: ignore[safe-super]
+
+
+class CatalogFileIO(WithinReach, PyArrowFileIO):
+    """Reads files with the storage credentials of the catalog or the profile, or anonymously.
+
+    Without credentials it does not search the environment for some, unless the profile has
+    `ambient_credentials`. That can be decided only here, when a table is loaded: `s3.anonymous` in
+    the catalog's properties would also disregard vended credentials.
+    """
+
+    def __init__(self, properties: Properties = EMPTY_DICT) -> None:
+        super().__init__(properties if AMBIENT in properties else _without_ambient(properties))
 
     def _initialize_gcs_fs(self) -> fs.FileSystem:
         if AMBIENT in self.properties or self.properties.get("gcs.oauth2.token"):
             return super()._initialize_gcs_fs()
-        return fs.GcsFileSystem(anonymous=True)
+        host = urlsplit(self.properties.get("gcs.service.host", ""))
+        endpoint = {"scheme": host.scheme, "endpoint_override": host.netloc} if host.netloc else {}
+        return fs.GcsFileSystem(anonymous=True, **endpoint)
 
     def _initialize_azure_fs(self) -> fs.FileSystem:
         if AMBIENT not in self.properties and not _any(self.properties, AZURE_CREDENTIALS):
@@ -104,14 +111,14 @@ def catalog_io(properties: Properties, location: str) -> FileIO:
         properties: of the catalog, and what it vends for the table; never the table's own.
         location: of the table's metadata file or folder.
     """
-    if "py-io-impl" in properties or (AMBIENT in properties and not _is_local(location)):
-        # The profile's choice, or PyIceberg's choice for the storage.
-        return load_file_io(properties, location)
+    if properties.get("py-io-impl", FILE_IO) != FILE_IO:
+        return load_file_io(properties, location)  # the profile's own choice
+    if AMBIENT in properties and PyArrowFileIO.parse_location(location)[0] in FSSPEC_SCHEMES:
+        from pyiceberg.io.fsspec import FsspecFileIO
+
+        kind = type("CatalogFsspecFileIO", (WithinReach, FsspecFileIO), {})
+        return kind(properties)
     return CatalogFileIO(properties)
-
-
-def _is_local(location: str) -> bool:
-    return bool(PyArrowFileIO.parse_location(location)[0] == "file")
 
 
 def arrow_io(io: FileIO) -> PyArrowFileIO:
