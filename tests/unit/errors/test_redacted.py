@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,8 @@ from dbt.adapters.iceberg_stream.engines.jars import _unfetched
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
-from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
+from dbt.adapters.iceberg_stream.errors.spark import CREDENTIALS_REFUSED, StatementError
 from dbt.adapters.iceberg_stream.flight.server import FlightSqlServer
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.tables.clones import NotClonable
@@ -110,3 +112,29 @@ def test_the_address_of_a_repository() -> None:
         error = _unfetched(["a:b:1"], address, f"Server access error at url {address}/a.pom")
         assert str(error).count("https://…@host/x") == 2
         assert "hush" not in str(error)
+
+
+def messages() -> Iterator[str]:
+    """The text of all errors and log lines in the source, with X for what is inserted."""
+    for path in SOURCE.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call):
+                continue
+            function = ast.unparse(call.func)
+            if not re.search(r"(Error|Conflict|Exception|Unknown|^logger\.\w+)$", function):
+                continue
+            for node in ast.walk(call):
+                if isinstance(node, ast.JoinedStr):
+                    parts = node.values
+                    yield "".join(
+                        str(p.value) if isinstance(p, ast.Constant) else "X" for p in parts
+                    )
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value
+
+
+def test_own_words_are_not_taken_for_secrets() -> None:
+    checked = list(messages())
+    assert len(checked) > 500
+    assert [text for text in checked if without_secrets(text) != text] == []
+    assert without_secrets(CREDENTIALS_REFUSED) == CREDENTIALS_REFUSED

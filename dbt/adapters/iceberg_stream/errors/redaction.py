@@ -33,7 +33,7 @@ _USER_INFO = re.compile(
 # Names end with what they hold. `token_uri` and `token_file` are no secrets.
 _KEY = r"(?:access|account|api|private|secret|shared|encryption|signing|sse|storage)[-_. ]?key"
 _NAME = (
-    r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|credentials?|signature|cookie|authorization"
+    r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|credential(?:s(?!:\s))?|signature|cookie|authorization"
     rf"|(?:access|auth|bearer|client|id|refresh|sas|security|server|session|csrf)?[-_.]?token"
     rf"|{_KEY}(?:[-_.]?(?:id|pem))?|(?:keystore|ssl)\.key|key\.pem|user\.info|jaas\.config"
     r"|(?:sas[-_.]?token|connection[-_.]?string|account[-_.]?key)[\w.-]{0,200})"

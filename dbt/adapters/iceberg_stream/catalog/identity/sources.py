@@ -184,7 +184,7 @@ class ClientCredentials(_Unchanging):
         except requests.RequestException as error:
             reason = without_secrets(str(error))
             raise IdentityError(
-                f"{self.name} returned no token: {reason}\n{self._advice}"
+                f"{self.name} returned no token. {reason}\n{self._advice}"
             ) from error
         value = body.get("access_token") if isinstance(body, dict) else None
         if not response.ok or not value:
