@@ -303,3 +303,10 @@ def test_signatures_that_users_would_share(properties: dict[str, Any], tmp_path:
         open_server(embedded, tmp_path, "127.0.0.1", 0),
     ):
         pass
+
+
+def test_errors_of_a_profile_show_no_secret() -> None:
+    keys = {"driver_memory": "https://me:hush@host", "result_cache": "token=hush"}
+    with pytest.raises(DbtRuntimeError, match="`driver_memory` must be") as raised:
+        parse(schema="s", **keys)
+    assert "hush" not in str(raised.value)

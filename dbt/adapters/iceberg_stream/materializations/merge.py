@@ -11,6 +11,7 @@ from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.metadata import columns as columns_of
 from dbt.adapters.iceberg_stream.errors.logger import Logger
+from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
@@ -262,7 +263,7 @@ def _merge(
             )
         except OSError as error:
             raise DbtDatabaseError(
-                f"The files of {relation} cannot be read or written: {error}"
+                f"The files of {relation} cannot be read or written: {reason(error)}"
             ) from error
     if result.outcome is not None:
         context.after_commit(name, result.outcome)

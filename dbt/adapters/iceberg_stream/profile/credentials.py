@@ -174,7 +174,7 @@ class IcebergStreamCredentials(Credentials):
         keys = {f.name for f in fields(cls)} | set(cls._ALIASES) | {"type", "threads"}
         errors = profile_errors(data, keys - {"_ALIASES"})
         if errors:
-            lines = "\n".join(f"  - {error}" for error in errors)
+            lines = "\n".join(f"  - {without_secrets(error)}" for error in errors)
             raise DbtRuntimeError(f"The profile of type iceberg_stream has errors:\n{lines}")
         super().validate(data)
 
@@ -216,7 +216,7 @@ class IcebergStreamCredentials(Credentials):
         if name in self.catalogs:
             errors.append(f"`catalogs: {name}` of the profile defines it, too: remove one of them")
         if errors:
-            lines = "\n".join(f"  - {error}" for error in errors)
+            lines = "\n".join(f"  - {without_secrets(error)}" for error in errors)
             raise DbtRuntimeError(f"The catalog `{name}` of catalogs.yml has errors:\n{lines}")
         # dbt may share the mapping with the profile that it has parsed.
         self.catalogs = {**self.catalogs, name: dict(keys)}
