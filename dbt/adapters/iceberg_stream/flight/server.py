@@ -12,6 +12,7 @@ from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
+from dbt.adapters.iceberg_stream.catalog.names import require_names
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
@@ -170,6 +171,7 @@ class FlightSqlServer(flight.FlightServerBase):
                 f"The catalog {command.catalog} does not exist. Use {caller.catalog.name}."
             )
         name = (command.schema or self._default_schema, command.table)
+        require_names(*name)
         table = ".".join(name)
 
         def report(rows: int) -> None:
