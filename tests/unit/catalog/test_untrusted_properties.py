@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import SetPropertiesUpdate
 from pyiceberg.types import LongType, NestedField
 
+from dbt.adapters.iceberg_stream.catalog import client_properties
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
@@ -269,3 +271,21 @@ def test_a_profile_may_still_choose_its_own_client(server: Any) -> None:
     assert table is not None
     assert type(table.io).__name__ == "FsspecFileIO"
     assert not foreign(table.io.properties)
+
+
+@pytest.mark.parametrize(
+    ("words", "modules"),
+    [
+        (r"\bload_file_io\(|\bPyArrowFileIO\(\w|\bFsspecFileIO\(", {"catalog/storage.py"}),
+        (r"\bload_location_provider\(", {"catalog/client_properties.py"}),
+        (r"AVAILABLE_CATALOGS\[|\bload_catalog\(", {"catalog/remote.py"}),
+    ],
+)
+def test_one_place_makes_the_clients(words: str, modules: set[str]) -> None:
+    root = Path(client_properties.__file__).parents[1]
+    found = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if re.search(words, re.sub(r"def load_file_io\(", "", path.read_text()))
+    }
+    assert found == modules

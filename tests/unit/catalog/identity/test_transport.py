@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.identity import transport
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.identity.sources import ClientCredentials, LiteralToken
@@ -169,3 +172,15 @@ def test_other_hosts(host: str | None) -> None:
 )
 def test_private_addresses(url: str, private: bool) -> None:
     assert is_private(url) is private
+
+
+def test_all_requests_refuse_other_origins() -> None:
+    """Each module that sends requests has the hook; PyIceberg makes the session of the catalog."""
+    root = Path(transport.__file__).parents[2]
+    sends = re.compile(
+        r"\brequests\.(get|post|put|delete|request|Session)\(|_create_session\(|urlopen\("
+    )
+    sources = {path: path.read_text() for path in root.rglob("*.py")}
+    senders = {path for path, text in sources.items() if sends.search(text)}
+    assert len(senders) == 3
+    assert {path for path in senders if "refuse_other_origin" not in sources[path]} == set()
