@@ -137,6 +137,18 @@ def test_spark_has_the_same_reach() -> None:
     assert not [name for name in CatalogSettings("lake", REST).spark() if "hadoop" in name]
 
 
+def test_a_warehouse_that_is_a_link(place: Path) -> None:
+    (place / "alias").symlink_to(place / "lake")
+    with (
+        CatalogFileIO(reach((), [str(place / "alias")])).new_input(f"{place}/alias/own").open() as f
+    ):
+        assert f.read() == b"own"
+    properties = REST | {"warehouse": f"file://{place}/alias"}
+    spark = CatalogSettings("lake", properties, confined=True).spark()
+    mounts = {name.partition(".link.")[2]: v for name, v in spark.items() if ".link." in name}
+    assert mounts == dict.fromkeys((f"{place}/alias", f"{place}/lake"), f"file://{place}/lake")
+
+
 @pytest.fixture
 def spied(place: Path) -> IcebergCatalog:
     """A confined catalog with tables that name files outside its warehouse."""

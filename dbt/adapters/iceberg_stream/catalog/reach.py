@@ -71,12 +71,16 @@ def hadoop_reach(schemes: Iterable[str], folders: Iterable[str]) -> dict[str, st
         schemes: as for `reach`.
         folders: as for `reach`.
     """
-    actual = [Path(folder).resolve() for folder in folders]
+    # Metadata may have the name of a folder that is a link.
+    actual = {Path(os.path.abspath(folder)): Path(folder).resolve() for folder in folders}
+    actual |= {path: path for path in actual.values()}
     classes = dict.fromkeys({*OTHER_SYSTEMS} - {*schemes}, DISABLED)
     classes["file"] = MOUNTED if actual else DISABLED
     settings = {f"fs.{scheme}.impl": name for scheme, name in classes.items()}
     # Spark itself has an open one of the same scheme.
     settings |= {f"fs.{scheme}.impl.disable.cache": "true" for scheme in classes}
     settings["fs.viewfs.overload.scheme.target.file.impl"] = "org.apache.hadoop.fs.LocalFileSystem"
-    settings |= {f"fs.viewfs.mounttable.default.link.{path}": path.as_uri() for path in actual}
+    settings |= {
+        f"fs.viewfs.mounttable.default.link.{name}": path.as_uri() for name, path in actual.items()
+    }
     return {f"hadoop.{name}": value for name, value in settings.items()}

@@ -137,6 +137,10 @@ ADVICE = (
     ),
     (r"Unable to load credentials from any of the providers", NO_CREDENTIALS),
     (
+        r"outside\.the\.warehouse\.of\.the\.Catalog|NotInMountpointException",
+        "A file of the table is outside the catalog's warehouse, where it may not be.",
+    ),
+    (
         "Unable to execute HTTP request",
         "The storage does not answer. Check `s3.endpoint`, if you set it, and that the storage is "
         "running.",
