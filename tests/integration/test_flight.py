@@ -21,11 +21,13 @@ import adbc_driver_flightsql.dbapi as adbc
 import adbc_driver_manager
 import pyarrow as pa
 import pyarrow.flight as flight
+import pyarrow.parquet as pq
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from pyiceberg.catalog import Catalog, load_catalog
 
 from dbt.adapters.iceberg_stream.engines.embedded import status, stop
 from dbt.adapters.iceberg_stream.flight.messages import pack
@@ -93,7 +95,7 @@ def remote(
     folder = tmp_path_factory.mktemp("remote")
     profile = {
         "engine_home": str(engine_home),
-        "catalog_properties": {"uri": catalog.uri},
+        "catalog_properties": {"uri": catalog.uri, "warehouse": f"file://{catalog.folder}"},
     }
     with serve(folder, profile) as (uri, process):
         served = Served(uri, catalog.token("wanda"), catalog.folder, process)
@@ -267,6 +269,69 @@ def test_messages_that_are_not_of_flight_sql_show_no_traceback(served: Served) -
             with pytest.raises((flight.FlightError, pa.ArrowException)) as error:
                 list(client.do_action(flight.Action("CreatePreparedStatement", ticket), options))
             assert "Traceback" not in str(error.value) and ".py" not in str(error.value)
+
+
+def client_of(served: Served, catalog: RestCatalog) -> Catalog:
+    """PyIceberg's client of the served catalog, for one who may write any metadata."""
+    if served.tables == catalog.folder:
+        return load_catalog("lake", type="rest", uri=catalog.uri, token=catalog.token("wanda"))
+    warehouse = served.tables.parent
+    return load_catalog(
+        "lake",
+        type="sql",
+        uri=f"sqlite:///{warehouse}/catalog.db",
+        warehouse=f"file://{warehouse}",
+        init_catalog_tables="false",
+    )
+
+
+def test_tables_of_other_files(served: Served, catalog: RestCatalog, tmp_path: Path) -> None:
+    """A caller's own table names files that only the server's account can read."""
+    secret = pa.table({"name": ["secret of the host"]})
+    pq.write_table(secret, tmp_path / "secret.parquet")
+    (tmp_path / "decoy").mkdir()
+    owner, unique = client_of(served, catalog), tmp_path.name.replace("-", "_")
+    spy = owner.create_table(("s", f"spy_{unique}"), secret.schema)
+    spy.add_files([f"file://{tmp_path}/secret.parquet"])
+    moved = owner.create_table(
+        ("s", f"moved_{unique}"), secret.schema, location=f"file://{tmp_path}/decoy"
+    )
+    moved.append(secret)
+    for statement in (
+        f"select * from s.spy_{unique}",
+        f"select count(*) from s.spy_{unique} where name like 's%'",
+        f"insert into s.copy_{unique} select * from s.spy_{unique}",
+        f"delete from s.spy_{unique} where name like '%host'",
+        f"select * from s.moved_{unique}",
+        f"insert into s.moved_{unique} values ('x')",
+    ):
+        with pytest.raises(adbc_driver_manager.Error) as raised:
+            rows(served, statement)
+        assert "secret of the host" not in str(raised.value)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(adbc_driver_manager.Error, match="outside the catalog's warehouse"):
+        ingest(served, f"moved_{unique}", "append", secret)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_tables_that_name_code(served: Served, catalog: RestCatalog) -> None:
+    owner = client_of(served, catalog)
+    name = f"coded_{served.tables.name}"
+    properties = {"write.location-provider.impl": "java.lang.ProcessBuilder"}
+    owner.create_table(("s", name), pa.schema([("id", pa.int64())]), properties=properties)
+    with pytest.raises(adbc_driver_manager.Error, match="names code to run"):
+        rows(served, f"select * from s.{name}")
+
+
+@pytest.mark.parametrize("name", ["../../../x", "..", "a/b"])
+def test_names_that_leave_the_warehouse(served: Served, name: str) -> None:
+    for table, schema in ((name, "s"), ("t", name)):
+        with (
+            served.connect() as connection,
+            connection.cursor() as cursor,
+            pytest.raises(adbc_driver_manager.Error, match="cannot be the name of a"),
+        ):
+            cursor.adbc_ingest(table, ROWS, mode="create", db_schema_name=schema)
 
 
 def test_a_statement_is_run_once(local: Served) -> None:

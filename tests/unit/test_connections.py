@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.sessions import pool
 
-REST = {"type": "rest", "uri": "http://catalog"}
+REST = {"type": "rest", "uri": "https://catalog"}
 
 
 class Session:

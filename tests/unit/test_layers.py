@@ -74,7 +74,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"row_deltas"},
         {"key_index"},
         {"service"},
-        {"status"},
+        {"status", "http_server"},
         {"sources"},
         {"options"},
         {"errors"},

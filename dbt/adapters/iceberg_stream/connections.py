@@ -14,7 +14,6 @@ from dbt.adapters.contracts.connection import (
     Connection,
     ConnectionState,
 )
-from dbt.adapters.events.logging import AdapterLogger
 from dbt.adapters.exceptions import FailedToConnectError
 from dbt.adapters.sql import SQLConnectionManager
 from dbt_common.exceptions import DbtDatabaseError
@@ -25,6 +24,7 @@ from dbt.adapters.iceberg_stream.catalog.identity.token import Token
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.engines.embedded import status
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.profile.factory import session_settings
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
     from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 class IcebergStreamConnectionManager(SQLConnectionManager):

@@ -15,7 +15,6 @@ from dbt.adapters.base.relation import AdapterTrackingRelationInfo
 from dbt.adapters.capability import Capability, CapabilityDict, CapabilitySupport, Support
 from dbt.adapters.contracts.connection import AdapterResponse
 from dbt.adapters.contracts.relation import RelationType
-from dbt.adapters.events.logging import AdapterLogger
 from dbt.adapters.reference_keys import _make_ref_key
 from dbt.adapters.sql import SQLAdapter
 from dbt_common.contracts.constraints import ConstraintType
@@ -26,6 +25,7 @@ from dbt.adapters.iceberg_stream.builds.names import split_staged
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.materializations.branches import BranchHooks
 from dbt.adapters.iceberg_stream.materializations.builds import BuildHooks, listen
 from dbt.adapters.iceberg_stream.materializations.catalogs import CatalogHooks
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
     from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 # Commands that will need the engine: it starts while dbt parses the project.
 ENGINE_COMMANDS = {"run", "build", "test", "seed", "snapshot", "show", "compile", "retry", "clone"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pyiceberg.io import load_file_io
 
 from dbt.adapters.iceberg_stream.catalog.settings import (
-    AMBIENT_FILE_IO,
     DELEGATION,
     FILE_IO,
     CatalogSettings,
@@ -34,8 +33,10 @@ def test_metrics_are_reported_only_on_request() -> None:
 
 
 def test_nothing_ambient_unless_asked_for() -> None:
-    assert CatalogSettings("lake", REST).pyiceberg()["py-io-impl"] == FILE_IO
-    assert CatalogSettings("lake", REST, ambient=True).pyiceberg()["py-io-impl"] == AMBIENT_FILE_IO
+    own, ambient = (CatalogSettings("lake", REST, ambient=a).pyiceberg() for a in (False, True))
+    assert own["py-io-impl"] == ambient["py-io-impl"] == FILE_IO
+    assert load_file_io(own).properties["s3.anonymous"] == "true"
+    assert "s3.anonymous" not in load_file_io(ambient).properties
 
 
 def test_vended_keys_come_before_no_keys() -> None:

@@ -91,7 +91,7 @@ def test_failure_names_coordinate_repository_reason_and_cure(
     with pytest.raises(EngineError) as error:
         jars.resolve_packages((PACKAGE,), JAVA, "https://me:s3cret@mirror.example/maven")
     message = str(error.value)
-    for part in (PACKAGE, "https://mirror.example/maven", why, "maven_repository", str(cache)):
+    for part in (PACKAGE, "https://…@mirror.example/maven", why, "maven_repository", str(cache)):
         assert part in message
     assert "s3cret" not in message
     assert not list((cache / "jars").glob("fetch-*"))

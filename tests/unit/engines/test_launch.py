@@ -75,6 +75,7 @@ def test_environment() -> None:
     base["DBT_ENV_SECRET_TOKEN"] = "hush"
     assert server_environment(base, ambient=True) == {
         "PATH": "/bin",
+        "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }

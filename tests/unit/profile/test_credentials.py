@@ -7,10 +7,12 @@ import jwt
 import pytest
 from dbt_common.exceptions import DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.flight.serve import open_server
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.profile.factory import engine_settings, session_settings
 
-REST = {"type": "rest", "uri": "http://catalog"}
+REST = {"type": "rest", "uri": "https://catalog"}
 
 
 def parse(**keys: Any) -> IcebergStreamCredentials:
@@ -121,7 +123,7 @@ def test_debug_shows_the_principal_and_no_secret() -> None:
     shown = dict(actual.connection_info())
     assert shown["principal"] == "ada"
     assert shown["token expires"].startswith("2096-")
-    assert shown["catalog uri"] == "http://catalog"
+    assert shown["catalog uri"] == "https://catalog"
     assert shown["catalog s3.proxy-uri"] == "http://…@proxy:8080"
     assert shown["catalog oauth2-server-uri"] == "https://login/x?client_secret=…&scope=all"
     everything = f"{actual!r} {shown} {dict(actual.connection_info(with_aliases=True))}"
@@ -222,7 +224,89 @@ def test_secrets_of_further_catalogs_are_hidden() -> None:
     catalogs = {"north": {"catalog_properties": properties, "token": "quiet"}}
     actual = parse(schema="s", catalogs=catalogs)
     shown = dict(actual.connection_info())
-    assert shown["north: catalog uri"] == "http://catalog"
+    assert shown["north: catalog uri"] == "https://catalog"
     assert not {"hush", "quiet"} & {str(value) for value in shown.values()}
     assert "hush" not in repr(actual)
     assert "quiet" not in repr(actual.other_catalogs())
+
+
+OAUTH2 = {"token_uri": "http://login", "client_id": "me", "client_secret": "hush"}
+PLAIN = {"type": "rest", "uri": "http://catalog"}
+CONNECT = {"method": "connect", "host": "spark", "catalog_properties": REST}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"catalog_properties": PLAIN, "token": "hush"}, "`catalog_properties: uri` .*`token`"),
+        ({"catalog_properties": PLAIN, "token_file": "f"}, "`catalog_properties: uri`"),
+        ({"catalog_properties": PLAIN | {"header.X-Api-Key": "hush"}}, "`header.X-Api-Key`"),
+        ({"catalog_properties": PLAIN | {"rest.sigv4-enabled": True}}, "`rest.sigv4-enabled`"),
+        ({"catalog_properties": REST, "oauth2": OAUTH2}, "`oauth2: token_uri` would get"),
+        (
+            {"catalogs": {"n": {"catalog_properties": PLAIN, "token": "hush"}}},
+            "`catalogs: n`: .*uri",
+        ),
+        (CONNECT | {"token": "hush"}, "`token` would be sent to the Spark Connect server spark"),
+        (CONNECT | {"token_command": "t"}, "`token_command` would be sent"),
+        (CONNECT | {"catalog_properties": REST | {"s3.secret-access-key": "hush"}}, "s3.secret"),
+        (CONNECT | {"catalogs": {"n": NORTH}}, "`token` would be sent"),
+        (CONNECT | {"kafka": {"shop": {"sasl.password": "hush"}}}, "kafka: sasl.password"),
+        (CONNECT | {"token": "hush", "host": "localhost.evil.com"}, "`token` would be sent"),
+        ({"maven_repository": "http://mirror"}, "`maven_repository` does not use TLS"),
+    ],
+)
+def test_secrets_without_tls(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(DbtRuntimeError, match=message) as raised:
+        parse(schema="s", **keys)
+    assert "hush" not in str(raised.value)
+    assert "allow_plaintext: true" in str(raised.value)
+    allowed = {"allow_plaintext": True}
+    catalogs = {name: keys | allowed for name, keys in keys.get("catalogs", {}).items()}
+    parse(schema="s", **keys | allowed | ({"catalogs": catalogs} if catalogs else {}))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"catalog_properties": PLAIN},
+        {"catalog_properties": PLAIN | {"uri": "http://127.0.0.1:8181"}, "token": "t"},
+        CONNECT,
+        CONNECT | {"host": "localhost", "token": "t"},
+        CONNECT | {"host": "::1", "token": "t"},
+        CONNECT | {"use_ssl": True, "token": "t", "server_token": "u"},
+        {"maven_repository": "http://localhost:8080"},
+    ],
+)
+def test_what_needs_no_tls(keys: dict[str, Any]) -> None:
+    parse(schema="s", **keys)
+
+
+def test_a_catalog_of_catalogs_yml_without_tls() -> None:
+    actual = parse(schema="s", **CONNECT)
+    with pytest.raises(DbtRuntimeError, match="`token` would be sent to the Spark Connect server"):
+        actual.add_catalog("north", NORTH)
+
+
+SIGNED = REST | {"s3.remote-signing-enabled": True}
+
+
+@pytest.mark.parametrize(
+    "properties", [SIGNED, REST | {"header.X-Iceberg-Access-Delegation": "remote-signing"}]
+)
+def test_signatures_that_users_would_share(properties: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(DbtRuntimeError, match="caches signatures for all users"):
+        parse(schema="s", **CONNECT | {"use_ssl": True, "catalog_properties": properties})
+    embedded = parse(schema="s", catalog_properties=properties)
+    with (
+        pytest.raises(CatalogError, match="caches signatures for all callers"),
+        open_server(embedded, tmp_path, "127.0.0.1", 0),
+    ):
+        pass
+
+
+def test_errors_of_a_profile_show_no_secret() -> None:
+    keys = {"driver_memory": "https://me:hush@host", "result_cache": "token=hush"}
+    with pytest.raises(DbtRuntimeError, match="`driver_memory` must be") as raised:
+        parse(schema="s", **keys)
+    assert "hush" not in str(raised.value)

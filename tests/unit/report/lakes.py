@@ -23,7 +23,7 @@ from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
 from tests.unit.local_tables import commit, data_file, make_table
 
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 'x' * 7 }}"
+HOSTILE = "<script>alert(1)<\"'><img src=x onerror=alert(2)>{{ 'x' * 7 }}"
 SECRET = "hunter2secret"
 RUN = "11111111-0000-0000-0000-000000000001"
 LATER_RUN = "22222222-0000-0000-0000-000000000002"

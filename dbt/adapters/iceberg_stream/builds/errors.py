@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
+from dbt.adapters.iceberg_stream.errors.redacted import RedactedError
 
 
-class BuildError(DbtRuntimeError):
+class BuildError(RedactedError, DbtRuntimeError):
     """A build cannot be staged, published or discarded."""
 
 

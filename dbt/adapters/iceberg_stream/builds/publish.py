@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from dbt.adapters.events.logging import AdapterLogger
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertCreate, SetPropertiesUpdate
@@ -51,6 +50,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 from dbt.adapters.iceberg_stream.catalog.views import same_view, view_query, with_query
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer, Prepared
@@ -61,7 +61,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
 )
 from dbt.adapters.iceberg_stream.tables.drop import plan_drops
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 ATTEMPTS = 10
 # Tables that are loaded or dropped at the same time.

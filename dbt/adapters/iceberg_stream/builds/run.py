@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
@@ -16,11 +15,12 @@ from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_identi
 from dbt.adapters.iceberg_stream.builds.settings import BuildSettings
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.builds.publish import Publication
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 # Statuses after which a build is not published.
 FAILURES = {"error", "fail", "skipped", "runtime error", "partial success"}

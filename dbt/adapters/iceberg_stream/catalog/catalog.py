@@ -21,6 +21,8 @@ from dbt.adapters.iceberg_stream.catalog.metadata import (
     current_snapshot,
     snapshots,
 )
+from dbt.adapters.iceberg_stream.catalog.names import require_names
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 Name = tuple[str, str]
 # Table property: whether files may be removed with the table or its snapshots.
 GC_ENABLED = "gc.enabled"
+
+logger = Logger()
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ class IcebergCatalog:
 
     def create_namespace(self, namespace: str) -> None:
         """Create a namespace unless it exists."""
+        require_names(namespace)
         self._backend.create_namespace(namespace)
 
     def drop_namespace(self, namespace: str) -> None:
@@ -149,6 +154,7 @@ class IcebergCatalog:
         Returns:
             The staged table, which the catalog does not list before its first commit.
         """
+        require_names(*name)
         return self._backend.stage(*name, schema, spec, {**TABLE_DEFAULTS, **properties})
 
     def commit(
@@ -204,6 +210,7 @@ class IcebergCatalog:
         Raises:
             CommitConflict: the table exists.
         """
+        require_names(*name)
         return self._backend.stage_version(*name, origin)
 
     def register(self, name: Name, location: str) -> None:
@@ -216,6 +223,7 @@ class IcebergCatalog:
         Raises:
             CommitConflict: the table exists.
         """
+        require_names(*name)
         self._backend.register(*name, location)
 
     def unregister(self, name: Name) -> None:
@@ -229,6 +237,7 @@ class IcebergCatalog:
             name: namespace and identifier.
             version: metadata whose current version, schema and properties the view gets.
         """
+        require_names(*name)
         self._backend.put_view(*name, version)
 
     def set_view_properties(self, name: Name, properties: Mapping[str, str]) -> None:

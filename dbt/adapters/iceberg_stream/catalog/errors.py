@@ -2,8 +2,10 @@
 
 from dbt_common.exceptions import DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.errors.redacted import RedactedError
 
-class CatalogError(DbtRuntimeError):
+
+class CatalogError(RedactedError, DbtRuntimeError):
     """The catalog refused or failed: which operation, for whom, why, and what to do."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from dbt.adapters.iceberg_stream.catalog.locations import local_path
+from dbt.adapters.iceberg_stream.catalog.reach import require_reach
 from dbt.adapters.iceberg_stream.catalog.types import spark_type
 
 Metadata = Mapping[str, Any]
@@ -67,13 +68,18 @@ def keeps_rows(snapshot: Mapping[str, Any]) -> bool:
     return summary.get("operation") == "replace" or CONVERSION in summary
 
 
-def read_metadata(location: str) -> Metadata:
+def read_metadata(location: str, storage: Mapping[str, str]) -> Metadata:
     """Read a metadata file, compressed or not.
+
+    Args:
+        location: the file's.
+        storage: properties of the FileIO that reads it.
 
     Raises:
         FileNotFoundError: the file does not exist.
+        OutOfReach: it is outside the warehouse.
     """
-    content = _read(location)
+    content = _read(location, storage)
     text = gzip.decompress(content) if ".gz.metadata.json" in location else content
     parsed: Metadata = orjson.loads(text)
     return parsed
@@ -130,10 +136,11 @@ def current_snapshot(metadata: Metadata) -> SnapshotSummary | None:
     return next((s for s in snapshots(metadata) if s.snapshot_id == current), None)
 
 
-def _read(location: str) -> bytes:
+def _read(location: str, storage: Mapping[str, str]) -> bytes:
     if (path := local_path(location)) is not None:
+        require_reach(storage, "file", str(path))
         return path.read_bytes()
-    from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO
+    from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
 
-    with LocationFileIO().new_input(location).open() as stream:
+    with CatalogFileIO(dict(storage)).new_input(location).open() as stream:
         return stream.read()

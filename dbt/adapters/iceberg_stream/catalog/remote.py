@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import requests
-from dbt.adapters.events.logging import AdapterLogger
-from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType
+from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, MetastoreCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     BadRequestError,
@@ -37,6 +36,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from dbt.adapters.iceberg_stream.catalog.backend import CatalogBackend
 from dbt.adapters.iceberg_stream.catalog.client_errors import client_errors, may_have_arrived
+from dbt.adapters.iceberg_stream.catalog.client_properties import ignore_table_properties
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
     CommitConflict,
@@ -55,6 +55,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import (
     as_json,
     next_location,
 )
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 from dbt.adapters.iceberg_stream.errors.spark import (
     CATALOG_WITHOUT_CREDENTIALS,
@@ -69,7 +70,7 @@ PURGE_SETTING = "DROP_WITH_PURGE_ENABLED (in Apache Polaris)"
 # Attempts to send an empty commit whose connection is cut.
 PROBE_ATTEMPTS = 4
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 REFUSALS = (BadRequestError, UnauthorizedError, ForbiddenError, AuthorizationExpiredError)
 
 
@@ -94,7 +95,9 @@ class RemoteBackend:
                 return RestClient(self._settings.name, **properties)
             # Not load_catalog, which adds settings from the environment.
             create_client = AVAILABLE_CATALOGS[CatalogType(properties["type"])]
-            return create_client(self._settings.name, properties)
+            client = create_client(self._settings.name, properties)
+            assert isinstance(client, MetastoreCatalog), "of a type in TYPES"
+            return ignore_table_properties(client)
 
     def namespaces(self) -> list[str]:
         """List the namespaces, levels joined by dots."""

@@ -15,7 +15,7 @@ from pyiceberg.catalog.rest import (
     RestCatalog,
     TableResponse,
 )
-from pyiceberg.catalog.rest.auth import AuthManager
+from pyiceberg.catalog.rest.auth import AUTH_MANAGER, AuthManager
 from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -23,8 +23,9 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     NoSuchViewError,
 )
+from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
-from pyiceberg.table import CommitTableRequest, Namespace, Table, TableIdentifier
+from pyiceberg.table import CommitTableRequest, Namespace, StagedTable, Table, TableIdentifier
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.utils.properties import property_as_bool
 from requests import HTTPError, PreparedRequest, Response, Session
@@ -32,9 +33,17 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from dbt.adapters.iceberg_stream.catalog.backend import COMMITS_TOGETHER
+from dbt.adapters.iceberg_stream.catalog.client_properties import from_server, is_own
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.idempotency import send_once, stores_responses
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
+from dbt.adapters.iceberg_stream.catalog.identity.transport import (
+    refuse_other_origin,
+    require_private,
+)
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.settings import ALLOW_PLAINTEXT, SHARED, signs_remotely
+from dbt.adapters.iceberg_stream.catalog.storage import catalog_io
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
 from dbt.adapters.iceberg_stream.catalog.views import current_schema, current_version
 
@@ -80,6 +89,65 @@ class RestClient(RestCatalog):
     """
 
     _stores_responses = False
+
+    def _fetch_config(self) -> None:
+        own = {name: value for name, value in self.properties.items() if is_own(name)}
+        super()._fetch_config()
+        self.properties = from_server(self.properties) | own
+
+    def _response_to_table(
+        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
+    ) -> Table:
+        return Table(
+            identifier_tuple,
+            table_response.metadata,
+            # Absent only for staged tables, which have a class of their own.
+            str(table_response.metadata_location),
+            self._io(table_response),
+            self,
+            table_response.config,
+        )
+
+    def _response_to_staged_table(
+        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
+    ) -> StagedTable:
+        location: Any = table_response.metadata_location
+        io = self._io(table_response)
+        return StagedTable(identifier_tuple, table_response.metadata, location, io, self)
+
+    def _io(self, response: TableResponse) -> FileIO:
+        """Return the FileIO of a table, by the catalog's properties and what it vends."""
+        location = response.metadata_location or response.metadata.location
+        vended = self._resolve_storage_credentials(response.storage_credentials, location)
+        properties = {**self.properties, **from_server({**response.config, **vended})}
+        if SHARED in properties and signs_remotely(properties):
+            raise CatalogError(
+                f"The catalog signs requests to the storage for {response.metadata.location} "
+                "(`s3.remote-signing-enabled`). Iceberg caches signatures for all users of this "
+                "server, so it refuses the table. Let the catalog vend credentials instead."
+            )
+        if self._auth_manager:
+            properties[AUTH_MANAGER] = self._auth_manager
+        return catalog_io(properties, location)
+
+    def _encode_namespace_path(self, namespace: tuple[str, ...]) -> str:
+        return self._require_segment(super()._encode_namespace_path(namespace))
+
+    def _split_identifier_for_path(
+        self,
+        identifier: str | tuple[str, ...] | TableIdentifier,
+        kind: IdentifierKind = IdentifierKind.TABLE,
+    ) -> dict[str, Any]:
+        path: dict[str, Any] = super()._split_identifier_for_path(identifier, kind)
+        self._require_segment(path[kind.value])
+        return path
+
+    @staticmethod
+    def _require_segment(quoted: str) -> str:
+        """Return a segment of a path, unless the path with it is another one."""
+        if quoted in ("", ".", ".."):
+            raise CatalogError(f"`{quoted}` cannot be the name of a table, a view or a schema.")
+        return quoted
 
     def capabilities(self) -> dict[str, bool]:
         """Return the support by capability, as the catalog and the profile report it."""
@@ -273,6 +341,7 @@ class RestClient(RestCatalog):
         connected = hasattr(self, "_supported_endpoints")
         adapter = _TimeoutAdapter(
             self.properties.get("ssl.cabundle"),
+            ALLOW_PLAINTEXT in self.properties,
             max_retries=Retry(
                 total=RETRIES,
                 connect=RETRIES if connected else 0,
@@ -287,7 +356,7 @@ class RestClient(RestCatalog):
                 raise_on_status=False,
             ),
         )
-        session.hooks["response"].append(self._on_response)
+        session.hooks["response"] += [refuse_other_origin, self._on_response]
         session.mount("http://", adapter)
         session.mount("https://", adapter)
         return session
@@ -323,18 +392,21 @@ def set_last_column_ids(request: PreparedRequest) -> None:
 
 
 class _TimeoutAdapter(HTTPAdapter):
-    """Sets the time-outs and the CA bundle of each request.
+    """Sets the time-outs and the CA bundle of each request, and sends no secret in plain text.
 
     Requests accepts time-outs per request only, and prefers the environment's CA bundle to that of
     a session.
     """
 
-    def __init__(self, bundle: str | None, max_retries: Retry) -> None:
+    def __init__(self, bundle: str | None, allow_plaintext: bool, max_retries: Retry) -> None:
         super().__init__(max_retries=max_retries)
         self._bundle = bundle
+        self._allow_plaintext = allow_plaintext
 
     def send(self, request: PreparedRequest, **kwargs: Any) -> Response:  # type: ignore[override]
         """Send a request with the time-outs and the CA bundle."""
+        if not self._allow_plaintext:
+            require_private(request)
         set_last_column_ids(request)
         kwargs["timeout"] = kwargs.get("timeout") or TIMEOUT
         kwargs["verify"] = self._bundle or kwargs.get("verify", True)

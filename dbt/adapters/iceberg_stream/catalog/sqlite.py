@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -28,6 +29,9 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 )
 from dbt.adapters.iceberg_stream.catalog.locations import comparable, file_uri
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, read_metadata
+from dbt.adapters.iceberg_stream.catalog.names import table_folder
+from dbt.adapters.iceberg_stream.catalog.reach import hadoop_reach, reach
+from dbt.adapters.iceberg_stream.catalog.settings import AMBIENT, FILE_IO
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -41,7 +45,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
 BUSY_SECONDS = 30
-FILE_IO = "dbt.adapters.iceberg_stream.catalog.storage.LocationFileIO"
 
 # The tables of Iceberg's JDBC catalog, schema version V1, as both clients create them.
 SCHEMA = """
@@ -115,7 +118,7 @@ def catalog_file(warehouse: Path) -> Path:
     return warehouse / "catalog.db"
 
 
-def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
+def spark_settings(name: str, warehouse: Path, confined: bool = False) -> dict[str, str]:
     """Return the Spark settings of the catalog.
 
     Caching is off: with it a session would see another session's writes up to 30 s late.
@@ -123,7 +126,9 @@ def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
     Args:
         name: the catalog's name; its database stores it, so both clients must use the same.
         warehouse: the folder of the catalog and its tables.
+        confined: as for SqliteBackend.
     """
+    files = hadoop_reach((), [str(warehouse)]) if confined else {}
     prefix = f"spark.sql.catalog.{name}"
     timeout = f"busy_timeout={BUSY_SECONDS * 1000}"
     return {
@@ -136,18 +141,24 @@ def spark_settings(name: str, warehouse: Path) -> dict[str, str]:
         f"{prefix}.cache-enabled": "false",
         "spark.sql.defaultCatalog": name,
         **{f"{prefix}.table-default.{key}": value for key, value in TABLE_DEFAULTS.items()},
+        **{f"{prefix}.{key}": value for key, value in files.items()},
     }
 
 
-def open_catalog(name: str, warehouse: Path) -> SqlCatalog:
+def open_catalog(
+    name: str, warehouse: Path, storage: Mapping[str, str] = MappingProxyType({})
+) -> SqlCatalog:
     """Open PyIceberg's client of the catalog.
 
     Args:
         name: the catalog's name, as Spark's settings have it.
         warehouse: the folder of the catalog and its tables.
+        storage: properties of the tables' FileIO.
     """
     from pyiceberg.catalog.sql import SqlCatalog
     from sqlalchemy import QueuePool, create_engine
+
+    from dbt.adapters.iceberg_stream.catalog.client_properties import ignore_table_properties
 
     def connect() -> sqlite3.Connection:
         # A pool lets threads share connections.
@@ -162,24 +173,37 @@ def open_catalog(name: str, warehouse: Path) -> SqlCatalog:
         def _delete_old_metadata(io: object, base: object, metadata: object) -> None:
             pass
 
-    properties = {"py-io-impl": FILE_IO, "init_catalog_tables": "false"}
+    properties = {"py-io-impl": FILE_IO, "init_catalog_tables": "false", **storage}
     catalog = Client(name, uri="sqlite://", warehouse=file_uri(warehouse), **properties)
     # Not by a URI, in which a path must be encoded, but how depends on SQLAlchemy's version.
     catalog.engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
+    ignore_table_properties(catalog)
     return catalog
 
 
 class SqliteBackend:
     """A SQLite catalog, which is created on first use; see CatalogBackend."""
 
-    def __init__(self, name: str, warehouse: Path) -> None:
+    def __init__(
+        self, name: str, warehouse: Path, ambient: bool = False, confined: bool = False
+    ) -> None:
         """Open the catalog.
+
+        Args:
+            name: the catalog's name.
+            warehouse: the folder of the catalog and its tables.
+            ambient: whether clients may search the environment for storage credentials.
+            confined: whether all files must be below the warehouse, because its tables' owners
+                may not read this process's other files.
 
         Raises:
             CatalogError: the file is not a SQLite catalog, or its folder is not writable.
         """
         self._name = name
         self._path = catalog_file(warehouse)
+        self._storage = {AMBIENT: "true"} if ambient else {}
+        if confined:
+            self._storage |= reach((), [str(warehouse)])
         self._opening = threading.Lock()
         self._opened: SqlCatalog | None = None
         # Metadata files are immutable: those written last need not be read again.
@@ -206,7 +230,7 @@ class SqliteBackend:
         """PyIceberg's client of the catalog."""
         with self._opening:
             if self._opened is None:
-                self._opened = open_catalog(self._name, self._path.parent)
+                self._opened = open_catalog(self._name, self._path.parent, self._storage)
             return self._opened
 
     def ask(self, operation: str, question: Callable[[Catalog], T]) -> T:
@@ -265,7 +289,7 @@ class SqliteBackend:
 
     def load(self, namespace: str, name: str, history: bool = True) -> LoadedTable | None:
         """Load the current version of a table; None if it does not exist."""
-        from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO
+        from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
         from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 
         while location := self._location(namespace, name):
@@ -277,7 +301,7 @@ class SqliteBackend:
                 continue
             if "current-version-id" in metadata:
                 return None
-            return LoadedTable((namespace, name), metadata, location, LocationFileIO())
+            return LoadedTable((namespace, name), metadata, location, CatalogFileIO(self._storage))
         return None
 
     def stage(
@@ -292,17 +316,17 @@ class SqliteBackend:
         from pyiceberg.table.metadata import new_table_metadata
         from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-        from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO
+        from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
         from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, as_json
 
-        location = f"{file_uri(self._path.parent)}/{namespace}/{name}"
+        location = table_folder(file_uri(self._path.parent), namespace, name)
         table_metadata = new_table_metadata(
             schema, spec, UNSORTED_SORT_ORDER, location, dict(properties)
         )
         metadata = dict(as_json(table_metadata))
         if metadata["format-version"] >= 3:
             metadata.setdefault("next-row-id", 0)
-        return LoadedTable((namespace, name), metadata, "", LocationFileIO())
+        return LoadedTable((namespace, name), metadata, "", CatalogFileIO(self._storage))
 
     def commit(
         self,
@@ -367,20 +391,20 @@ class SqliteBackend:
 
     def put_view(self, namespace: str, name: str, version: Metadata) -> None:
         """Create a view, or replace the one of this name."""
-        from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO, write_new
+        from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO, write_new
         from dbt.adapters.iceberg_stream.catalog.views import new_view, view_location
 
         old = self._location(namespace, name)
         current = self._read(old) if old else None
-        folder = f"{file_uri(self._path.parent)}/{namespace}/{name}"
+        folder = table_folder(file_uri(self._path.parent), namespace, name)
         metadata = new_view(version, current, folder)
         location = view_location(metadata)
-        write_new(LocationFileIO(), location, orjson.dumps(metadata))
+        write_new(CatalogFileIO(self._storage), location, orjson.dumps(metadata))
         self._rows(PUT_VIEW, namespace=namespace, name=name, new=location, old=old or "")
 
     def set_view_properties(self, namespace: str, name: str, properties: Mapping[str, str]) -> None:
         """Set properties of a view; a change of its definition at the same time wins."""
-        from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO, write_new
+        from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO, write_new
         from dbt.adapters.iceberg_stream.catalog.views import view_location
 
         old = self._location(namespace, name)
@@ -392,7 +416,7 @@ class SqliteBackend:
         all_properties = {**(metadata.get("properties") or {}), **properties}
         location = view_location(metadata)
         text = orjson.dumps({**metadata, "properties": all_properties})
-        write_new(LocationFileIO(), location, text)
+        write_new(CatalogFileIO(self._storage), location, text)
         if not self._rows(SWAP, namespace=namespace, name=name, new=location, old=old):
             raise CatalogError(
                 f"another writer changed the view {namespace}.{name} at the same time, so its "
@@ -443,7 +467,7 @@ class SqliteBackend:
                 continue
             # What cannot be read does not tell what it needs: keep all.
             try:
-                metadata = read_metadata(location)
+                metadata = read_metadata(location, self._storage)
             except (OSError, ValueError):
                 return {comparable(location) for location in locations}
             log = [entry["metadata-file"] for entry in metadata.get("metadata-log") or []]
@@ -453,7 +477,7 @@ class SqliteBackend:
 
     def _read(self, location: str) -> Metadata:
         cached = self._last_written.get(location)
-        return read_metadata(location) if cached is None else cached
+        return read_metadata(location, self._storage) if cached is None else cached
 
     def _location(self, namespace: str, name: str) -> str | None:
         rows = self._rows(LOCATION, namespace=namespace, name=name)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import click
 from dbt_common.exceptions import DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
+
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
@@ -192,4 +194,4 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except (DbtRuntimeError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(without_secrets(str(error))) from error

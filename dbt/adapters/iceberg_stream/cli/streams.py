@@ -27,6 +27,7 @@ from dbt.adapters.iceberg_stream.cli.options import (
     table_name,
     target,
 )
+from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 
 if TYPE_CHECKING:
     from dbt_common.events.base_types import EventMsg
@@ -180,7 +181,9 @@ def _listed(arguments: list[str]) -> dict[str, list[str]]:
         ["--quiet", "--log-level", "none", "ls", *arguments, "--resource-type", "model", *output]
     )
     if listing.exception is not None:
-        raise click.ClickException(f"The models cannot be listed: {listing.exception}")
+        raise click.ClickException(
+            f"The models cannot be listed: {without_secrets(str(listing.exception))}"
+        )
     models = [json.loads(line) for line in listing.result or []]  # type: ignore[union-attr]
     return {model["unique_id"]: model["depends_on"]["nodes"] for model in models}
 
@@ -205,7 +208,7 @@ def _dbt(arguments: list[str], service: Service) -> bool:
 
     result = dbtRunner(callbacks=[record_failure]).invoke(arguments)
     if result.exception is not None:
-        raise click.ClickException(str(result.exception))
+        raise click.ClickException(without_secrets(str(result.exception)))
     return bool(result.success)
 
 

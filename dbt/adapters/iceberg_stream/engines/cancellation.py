@@ -7,9 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from dbt.adapters.events.logging import AdapterLogger
-
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 
 # Seconds to wait for the first tasks of a statement.
@@ -21,7 +20,7 @@ RESPONSE_SECONDS = 5.0
 ROUNDS = 6
 POLL_SECONDS = 0.2
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 class Cancellation:

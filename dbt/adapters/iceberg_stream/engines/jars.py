@@ -18,6 +18,7 @@ from xml.sax.saxutils import quoteattr
 from dbt.adapters.iceberg_stream.engines.java import Java
 from dbt.adapters.iceberg_stream.engines.private_files import require_trusted
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
+from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ def _fetch_locked(
 def _run_ivy(
     packages: tuple[str, ...], java: Java, repository: str, bundled: list[Path], scratch: Path
 ) -> None:
-    logger.info("Fetching %s from %s", ", ".join(packages), _public(repository))
+    logger.info("Fetching %s from %s", ", ".join(packages), without_secrets(repository))
     (scratch / "settings.xml").write_text(_ivy_settings(repository))
     (scratch / "ivy.xml").write_text(_ivy_module(packages, bundled))
     ivy = next((jar for jar in bundled if jar.name.startswith("ivy-")), None)
@@ -193,7 +194,7 @@ def _file_name(package: str) -> str:
 
 def _unfetched(packages: list[str] | tuple[str, ...], repository: str, why: str) -> EngineError:
     return EngineError(
-        f"Could not fetch {', '.join(packages)} from {_public(repository)}: {why}.\n"
+        f"Could not fetch {', '.join(packages)} from {without_secrets(repository)}: {why}.\n"
         "Check the coordinates and the network. Behind a firewall, set `maven_repository` in the "
         "profile to your company's mirror, or copy the folder "
         f"{cache_root() / 'jars'} from a machine that has the jars."
@@ -262,12 +263,6 @@ def _proxy_options() -> list[str]:
             options.append(f"-D{scheme}.proxyHost={proxy.hostname}")
             options.append(f"-D{scheme}.proxyPort={proxy.port or 80}")
     return options
-
-
-def _public(repository: str) -> str:
-    """Return the address without user name and password."""
-    parts = urlsplit(repository)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 @dataclass(frozen=True)

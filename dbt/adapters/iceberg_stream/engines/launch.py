@@ -99,6 +99,7 @@ NO_CLOUD_CREDENTIALS = {
 }
 # These variables would override the profile's settings.
 FOREIGN_VARIABLES = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_", "CLASSPATH")
+LOOPBACK = "127.0.0.1"
 # dbt's prefix of secrets: the server serves other clients, too, whose SQL can read its environment.
 SECRET_VARIABLES = ("DBT_ENV_SECRET_",)
 
@@ -183,8 +184,8 @@ def spark_settings(settings: EngineSettings, sockets: Path, scratch: Path) -> di
         "spark.app.name": "dbt-iceberg-stream",
         "spark.master": "local[*]",
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
         "spark.ui.enabled": "false",
         "spark.eventLog.enabled": "false",
         "spark.redaction.regex": SECRET,
@@ -230,6 +231,8 @@ def server_environment(base: Mapping[str, str], ambient: bool = False) -> dict[s
         inherited
         | ({} if ambient else NO_CLOUD_CREDENTIALS)
         | {
+            # The address of Spark's web pages, which have no setting for it.
+            "SPARK_LOCAL_IP": LOOPBACK,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }

@@ -8,13 +8,13 @@ import threading
 import time
 from typing import Any
 
-from dbt.adapters.events.logging import AdapterLogger
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 
 QUIET_SECONDS = 5.0
 LINE_EVERY_SECONDS = 30.0
 BAR_WIDTH = 24
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 class Progress:

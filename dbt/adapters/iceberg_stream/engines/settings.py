@@ -19,6 +19,7 @@ from dbt.adapters.iceberg_stream.engines.private_files import (
     read_private,
     require_private_folder,
 )
+from dbt.adapters.iceberg_stream.errors.redacted import RedactedError
 
 # The last three are Spark's Kafka source and what reads Avro. Version 4.1.1 of the source depends
 # on the token provider 4.1.1, which was never published. It must be on the class path of the
@@ -47,7 +48,7 @@ LOCAL = "localhost"
 LOOPBACK = "127.0.0.1"
 
 
-class EngineError(Exception):
+class EngineError(RedactedError):
     """The engine cannot run: what is wrong, where, and what to do."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dbt.adapters.iceberg_stream.errors.redacted import RedactedError
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -136,6 +137,10 @@ ADVICE = (
     ),
     (r"Unable to load credentials from any of the providers", NO_CREDENTIALS),
     (
+        r"outside\.the\.warehouse\.of\.the\.Catalog|NotInMountpointException",
+        "A file of the table is outside the catalog's warehouse, where it may not be.",
+    ),
+    (
         "Unable to execute HTTP request",
         "The storage does not answer. Check `s3.endpoint`, if you set it, and that the storage is "
         "running.",
@@ -184,7 +189,7 @@ ADVICE = (
 )
 
 
-class StatementError(Exception):
+class StatementError(RedactedError):
     """A statement failed. The message is the cause and, for known errors, what to do.
 
     Attributes:

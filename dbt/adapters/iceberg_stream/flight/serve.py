@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dbt.adapters.events.logging import AdapterLogger
-
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.catalogs import one_catalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
@@ -18,11 +16,12 @@ from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
 from dbt.adapters.iceberg_stream.catalog.identity.sources import LiteralToken
 from dbt.adapters.iceberg_stream.catalog.identity.token import Token
-from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
+from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings, signs_remotely
 from dbt.adapters.iceberg_stream.engines.engine import Engine
 from dbt.adapters.iceberg_stream.engines.server_session import quiet_pyspark
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import prepare_home
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.flight.callers import Caller, same_token
 from dbt.adapters.iceberg_stream.flight.limits import Limits, Slots
@@ -41,7 +40,7 @@ TOKEN_VARIABLE = "ICEBERG_STREAM_SERVER_TOKEN"
 # Rows between two log lines about an ingest.
 REPORT_ROWS = 1_000_000
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 @dataclass(frozen=True)
@@ -87,11 +86,18 @@ def open_server(
 
     Raises:
         OSError: the address is in use, or the token cannot be written.
+        CatalogError: the catalog signs requests, and so could serve one caller only.
     """
+    catalog = credentials.catalog_settings()
+    if catalog is not None and signs_remotely(catalog.properties):
+        raise CatalogError(
+            "`catalog_properties` have remote signing. Iceberg caches signatures for all callers "
+            "of a server: remove it, and let the catalog vend credentials."
+        )
     quiet_pyspark()
     engine = make_engine(credentials, project_root)
     server_token, token_file = None, None
-    if not _uses_caller_token(credentials.catalog_settings()):
+    if not _uses_caller_token(catalog):
         server_token, token_file = _server_token(credentials.engine_path(project_root))
     limits = limits or Limits()
     authenticator = _Authenticator(credentials, project_root, engine, server_token, limits)
@@ -142,10 +148,10 @@ class _Authenticator:
         if self.server_token is not None:
             if not same_token(token, self.server_token):
                 raise CatalogError("This server does not accept the token.")
-            catalog = make_catalog(self.credentials.own_catalog(), self.project_root)
+            catalog = self._catalog(None)
             return Caller(catalog, lambda: self._handle(catalog, None), Slots(self.limits))
         identity = Identity(LiteralToken(token))
-        catalog = make_catalog(self.credentials.own_catalog(), self.project_root, identity)
+        catalog = self._catalog(identity)
         try:
             catalog.namespaces()
         except CatalogError as error:
@@ -153,6 +159,11 @@ class _Authenticator:
             if "refused to" not in str(error):
                 raise
         return Caller(catalog, lambda: self._handle(catalog, identity), Slots(self.limits))
+
+    def _catalog(self, identity: Identity | None) -> IcebergCatalog:
+        # A caller's table could name any file that this server's account can read.
+        profile = self.credentials.own_catalog()
+        return make_catalog(profile, self.project_root, identity, confined=True)
 
     def _handle(self, catalog: IcebergCatalog, identity: Identity | None) -> Handle:
         token = identity.token() if identity else None
@@ -180,7 +191,7 @@ class _Authenticator:
         # A caller's token is for this catalog, and those of the others are not the caller's.
         profile = self.credentials.own_catalog()
         tokens = {profile.name: token} if token else {}
-        settings = session_settings([profile], self.project_root, tokens)
+        settings = session_settings([profile], self.project_root, tokens, confined=True)
         return settings | guard_settings(profile.name)
 
 

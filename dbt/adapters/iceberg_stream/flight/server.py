@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
+from dbt.adapters.iceberg_stream.catalog.names import require_names
 from dbt.adapters.iceberg_stream.engines.engine import Engine
 from dbt.adapters.iceberg_stream.engines.settings import EngineError
+from dbt.adapters.iceberg_stream.errors.logger import Logger
+from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.flight import messages as messages
 from dbt.adapters.iceberg_stream.flight.callers import Caller, Callers
@@ -42,7 +45,7 @@ METADATA_COMMANDS = {
 }
 Result = TypeVar("Result")
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 class TokenReader(flight.ServerMiddlewareFactory):
@@ -112,11 +115,11 @@ class FlightSqlServer(flight.FlightServerBase):
             # `from None`: Flight would send the traceback, with paths of this machine.
             raise _refusal(error) from None
         except (ColumnError, ValueError) as error:
-            raise flight.FlightServerError(str(error)) from None
+            raise flight.FlightServerError(reason(error)) from None
         except (DbtRuntimeError, EngineError, OSError) as error:
-            raise flight.FlightInternalError(str(error)) from None
+            raise flight.FlightInternalError(reason(error)) from None
         except (AttributeError, KeyError, LookupError, TypeError) as error:
-            logger.exception(f"A call of the Flight SQL server failed: {error}")
+            logger.error(f"A call failed: {error}\n{traceback.format_exc()}")
             raise flight.FlightInternalError(
                 "The call failed by an error of this server. Its log has the details."
             ) from None
@@ -191,6 +194,7 @@ class FlightSqlServer(flight.FlightServerBase):
                 f"The catalog {command.catalog} does not exist. Use {caller.catalog.name}."
             )
         name = (command.schema or self._default_schema, command.table)
+        require_names(*name)
         table = ".".join(name)
 
         def report(rows: int) -> None:

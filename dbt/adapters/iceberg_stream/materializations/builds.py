@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from dbt.adapters.base import BaseRelation, available
 from dbt.adapters.base.meta import AdapterMeta
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.events.event_manager_client import get_event_manager
 from dbt_common.exceptions import CompilationError
 from dbt_common.invocation import get_invocation_id
@@ -26,6 +25,7 @@ from dbt.adapters.iceberg_stream.builds.settings import (
     retried_settings,
     write_state,
 )
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.materializations.model_config import check_model_config
 from dbt.adapters.iceberg_stream.materializations.rebuild import rebuild
 from dbt.adapters.iceberg_stream.relation import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
     from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 # Commands that read relations, so that they see those of a named build.
 READING_COMMANDS = {"compile", "show", "run-operation", "generate", "freshness"}

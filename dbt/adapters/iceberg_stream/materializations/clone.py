@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dbt.adapters.base import BaseRelation
-from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.catalog.metadata import current_snapshot
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import published_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.tables import clones
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 def clone_table(

@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 from dbt.adapters.base import BaseRelation
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import DbtDatabaseError
 
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.storage import StorageError
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
@@ -28,7 +28,7 @@ from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.tables.ingest.replacement import why_spark_replaces
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 # Spark's settings for times without a zone.
 TIME_ZONE, TIMESTAMP_TYPE = "spark.sql.session.timeZone", "spark.sql.timestampType"

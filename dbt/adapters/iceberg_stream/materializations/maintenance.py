@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from dbt.adapters.base import BaseRelation
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import CompilationError, DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.maintenance.maintain import Status, StepReport, maintain
 from dbt.adapters.iceberg_stream.maintenance.settings import parse_maintenance
 from dbt.adapters.iceberg_stream.maintenance.steps.step import MaintenanceContext
 from dbt.adapters.iceberg_stream.relation import table_name
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 def maintain_model(

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dbt.adapters.base import BaseRelation
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.metadata import columns as columns_of
+from dbt.adapters.iceberg_stream.errors.logger import Logger
+from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
@@ -32,7 +33,7 @@ from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import in_tasks
 
 REMOTE_REASON = "Spark is a cluster, closer to the files"
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 def merge_by_rewrite(
@@ -262,7 +263,7 @@ def _merge(
             )
         except OSError as error:
             raise DbtDatabaseError(
-                f"The files of {relation} cannot be read or written: {error}"
+                f"The files of {relation} cannot be read or written: {reason(error)}"
             ) from error
     if result.outcome is not None:
         context.after_commit(name, result.outcome)

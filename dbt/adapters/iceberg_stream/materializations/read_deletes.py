@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dbt.adapters.events.logging import AdapterLogger
-
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.maintenance.health import table_health
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
@@ -16,7 +15,7 @@ from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
 )
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import stage_conversion
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 # Seconds of a row of a data file, or of a key of a delete file, that is read once: 5,000,000 rows
 # and 3,000,000 keys took 2.7 s on two cores.

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.base import available
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.builds.names import with_published_names
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
 from dbt.adapters.iceberg_stream.materializations.skipped_status import (
     SKIPPED,
@@ -39,7 +39,7 @@ from dbt.adapters.iceberg_stream.unchanged.record import definition_digest
 if TYPE_CHECKING:
     import agate
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 COLUMNS = ("failures", "should_warn", "should_error")
 

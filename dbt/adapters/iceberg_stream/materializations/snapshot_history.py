@@ -8,20 +8,20 @@ from datetime import datetime, timezone
 from typing import Any
 
 from dbt.adapters.base import Column
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import CompilationError, DbtDatabaseError
 
 from dbt.adapters.iceberg_stream.builds.names import split_staged
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, keeps_rows
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.sql.queries import reads
 from dbt.adapters.iceberg_stream.sql.versions import at_snapshots, tables_without_version
 
 STRATEGY = "iceberg_history"
 # Each version is a scan of the table in the statement's plan.
 VERSIONS_OF_A_STATEMENT = 50
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from dbt.adapters.base import BaseRelation
-from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.stream_model import StreamModel
@@ -33,7 +33,7 @@ from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 # Number of batches that are written at the same time: Spark reads one while another is encoded.
 WINDOW = 2
 AddTables = Callable[[Session, BatchRange], Sequence[TableStream]]
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 def stream_columns(

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from dbt.adapters.base import BaseRelation
-from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.settings import AMBIENT
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.imports import load_pyspark
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.read_deletes import staged_snapshot
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
 VIEW = "__stream_source"
 # Seconds between two lines about a stream in the log.
 LOG_SECONDS = 10.0
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 @dataclass
@@ -140,6 +141,8 @@ class StreamModel:
         credentials = self.context.credentials
         settings = credentials.catalog_settings()
         storage = {} if settings is None else dict(settings.properties)
+        if credentials.ambient_credentials:
+            storage[AMBIENT] = "true"
         return open_source(
             self.source,
             self.context.catalogs.get(self.source.catalog),

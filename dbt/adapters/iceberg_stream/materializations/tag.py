@@ -8,16 +8,16 @@ from datetime import timedelta
 from typing import Any
 
 from dbt.adapters.base import BaseRelation
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
 from dbt.adapters.iceberg_stream.relation import published_name, table_name
 from dbt.adapters.iceberg_stream.tables.commit.tags import Tag, set_tag, tag_error
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 OPTION = "tag_on_success"
 KEYS = ("name", "retention", "replace")

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.base import BaseRelation, available
 from dbt.adapters.base.meta import AdapterMeta
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.__version__ import version
 from dbt.adapters.iceberg_stream.builds.names import with_published_names
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.materializations.model_query import (
     ModelQuery,
     python_query,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.profile.catalog_profile import CatalogProfile
     from dbt.adapters.iceberg_stream.summary.changes import Changes
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 OPTION = "skip_unchanged"
 # A variable of `--vars`; the environment has it in upper case.

@@ -32,6 +32,7 @@ class CatalogProfile:
         token_command: command that prints the token.
         oauth2: client credentials that get the token.
         ambient_credentials: let clients search the environment for storage credentials.
+        allow_plaintext: let secrets be sent to other machines without TLS, in a closed network.
     """
 
     name: str
@@ -42,13 +43,19 @@ class CatalogProfile:
     token_command: str | None = field(default=None, repr=False)
     oauth2: Mapping[str, Any] = field(default_factory=dict, repr=False)
     ambient_credentials: bool = False
+    allow_plaintext: bool = False
 
     def settings(self) -> CatalogSettings | None:
         """Return the catalog's settings; None for a SQLite catalog."""
         if not self.catalog_properties:
             return None
         properties = {str(k): _text(v) for k, v in self.catalog_properties.items()}
-        return CatalogSettings(self.name, {"type": "rest"} | properties, self.ambient_credentials)
+        return CatalogSettings(
+            self.name,
+            {"type": "rest"} | properties,
+            self.ambient_credentials,
+            self.allow_plaintext,
+        )
 
     def identity(self, project_root: str | Path) -> Identity | None:
         """Return the user's token for the catalog; None if the profile has none.

@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.profile.catalog_profile import CatalogProfile
 from dbt.adapters.iceberg_stream.profile.validation import (
     CATALOG_KEYS,
     catalog_errors,
+    plaintext_to_server,
     profile_errors,
 )
 
@@ -82,6 +83,7 @@ class IcebergStreamCredentials(Credentials):
         kafka: options of Kafka's clients and of schema registries, by the connection's name in
             sources, e.g. `{shop: {bootstrap.servers: …, sasl.password: …}}`.
         ambient_credentials: let clients search the environment for storage credentials.
+        allow_plaintext: let secrets be sent to other machines without TLS, in a closed network.
         host: host of the Spark Connect server, for `method: connect`.
         port: port of the Spark Connect server.
         use_ssl: whether the Spark Connect server uses TLS.
@@ -96,7 +98,7 @@ class IcebergStreamCredentials(Credentials):
     driver_memory: str = "2g"
     spark_conf: dict[str, Any] = field(default_factory=dict)
     packages: list[str] = field(default_factory=list)
-    maven_repository: str | None = None
+    maven_repository: str | None = field(default=None, repr=False)
     java_home: str | None = None
     engine_home: str = ".iceberg_stream"
     start_timeout: int = 120
@@ -118,6 +120,7 @@ class IcebergStreamCredentials(Credentials):
     oauth2: dict[str, Any] = field(default_factory=dict, repr=False)
     kafka: dict[str, Any] = field(default_factory=dict, repr=False)
     ambient_credentials: bool = False
+    allow_plaintext: bool = False
     host: str | None = None
     port: int = CONNECT_PORT
     use_ssl: bool = False
@@ -171,7 +174,7 @@ class IcebergStreamCredentials(Credentials):
         keys = {f.name for f in fields(cls)} | set(cls._ALIASES) | {"type", "threads"}
         errors = profile_errors(data, keys - {"_ALIASES"})
         if errors:
-            lines = "\n".join(f"  - {error}" for error in errors)
+            lines = "\n".join(f"  - {without_secrets(error)}" for error in errors)
             raise DbtRuntimeError(f"The profile of type iceberg_stream has errors:\n{lines}")
         super().validate(data)
 
@@ -201,10 +204,19 @@ class IcebergStreamCredentials(Credentials):
             DbtRuntimeError: the keys have errors, or the profile has a catalog of this name.
         """
         errors = catalog_errors({name: keys}, self.database, self.method)
+        errors += plaintext_to_server(
+            {
+                "method": self.method,
+                "host": self.host,
+                "use_ssl": self.use_ssl,
+                "allow_plaintext": self.allow_plaintext,
+                "catalogs": {name: keys},
+            }
+        )
         if name in self.catalogs:
             errors.append(f"`catalogs: {name}` of the profile defines it, too: remove one of them")
         if errors:
-            lines = "\n".join(f"  - {error}" for error in errors)
+            lines = "\n".join(f"  - {without_secrets(error)}" for error in errors)
             raise DbtRuntimeError(f"The catalog `{name}` of catalogs.yml has errors:\n{lines}")
         # dbt may share the mapping with the profile that it has parsed.
         self.catalogs = {**self.catalogs, name: dict(keys)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 
 def make_catalog(
-    profile: CatalogProfile, project_root: Path, identity: Identity | None = None
+    profile: CatalogProfile,
+    project_root: Path,
+    identity: Identity | None = None,
+    confined: bool = False,
 ) -> IcebergCatalog:
     """Open a catalog.
 
@@ -33,20 +37,26 @@ def make_catalog(
         profile: what the profile says of the catalog.
         project_root: folder of the dbt project.
         identity: token for the catalog; the profile's by default.
+        confined: keep to files below a local warehouse; see `CatalogSettings`.
     """
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 
     settings, name = profile.settings(), profile.name
     if settings is None:
-        return IcebergCatalog(name, SqliteBackend(name, profile.warehouse_path(project_root)))
+        folder, ambient = profile.warehouse_path(project_root), profile.ambient_credentials
+        return IcebergCatalog(name, SqliteBackend(name, folder, ambient, confined))
     from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 
+    settings = replace(settings, confined=confined)
     return IcebergCatalog(name, RemoteBackend(settings, identity or profile.identity(project_root)))
 
 
 def session_settings(
-    profiles: Sequence[CatalogProfile], project_root: Path, tokens: Mapping[str, Token]
+    profiles: Sequence[CatalogProfile],
+    project_root: Path,
+    tokens: Mapping[str, Token],
+    confined: bool = False,
 ) -> dict[str, str]:
     """Return the settings of a Spark session with catalogs.
 
@@ -54,6 +64,7 @@ def session_settings(
         profiles: what the profile says of the catalogs; the first one becomes the default catalog.
         project_root: folder of the dbt project.
         tokens: by the catalog's name, the tokens of those that have one.
+        confined: keep to files below a local warehouse; see `CatalogSettings`.
     """
     from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 
@@ -61,9 +72,11 @@ def session_settings(
     # Each sets the default catalog, the last one for good.
     for profile in reversed(profiles):
         if (catalog := profile.settings()) is None:
-            settings |= spark_settings(profile.name, profile.warehouse_path(project_root))
+            warehouse = profile.warehouse_path(project_root)
+            settings |= spark_settings(profile.name, warehouse, confined)
         else:
             token = tokens.get(profile.name)
+            catalog = replace(catalog, confined=confined)
             settings |= catalog.spark(token.value if token else None)
     return settings
 

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import check_build_name
 from dbt.adapters.iceberg_stream.builds.settings import PUBLISH_CHOICES
 from dbt.adapters.iceberg_stream.catalog.catalogs import SPARK_CATALOG
-from dbt.adapters.iceberg_stream.catalog.settings import TYPES
+from dbt.adapters.iceberg_stream.catalog.identity.transport import is_loopback, is_private
+from dbt.adapters.iceberg_stream.catalog.settings import TYPES, signs_remotely
+from dbt.adapters.iceberg_stream.engines.settings import SECRET
 from dbt.adapters.iceberg_stream.errors.redaction import holds_secret
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one_of
 
 METHODS = ("embedded", "connect")
 TOKEN_KEYS = ("token", "token_file", "token_command", "oauth2")
 # The keys that each catalog has for itself.
-CATALOG_KEYS = ("catalog_properties", "warehouse", *TOKEN_KEYS, "ambient_credentials")
+CATALOG_KEYS = (
+    "catalog_properties",
+    "warehouse",
+    *TOKEN_KEYS,
+    "ambient_credentials",
+    "allow_plaintext",
+)
 OAUTH2_KEYS = ("token_uri", "client_id", "client_secret")
 # YAML reads a bare `off` as false.
 NO_CACHE = (False, "off")
@@ -26,7 +34,11 @@ CACHES = ("off", "memory", "disk")
 UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 CATALOG_NAME = re.compile(r"[A-Za-z_]\w*")
 MEMORY = re.compile(r"^\d+[kmgt]$", re.IGNORECASE)
-LOCAL_HOSTS = ("localhost",)
+# Properties that are sent to the catalog with each request.
+SECRET_OF_REQUESTS = r"(?i)^header\.(?!x-iceberg)|^rest\.sigv4-enabled$"
+PLAINTEXT = (
+    "Use TLS, or set `allow_plaintext: true` if nobody else can read what this network transports"
+)
 
 
 def profile_errors(data: dict[str, Any], keys: Iterable[str]) -> list[str]:
@@ -41,7 +53,9 @@ def profile_errors(data: dict[str, Any], keys: Iterable[str]) -> list[str]:
         *_bad_values(data),
         *_bad_catalog(data),
         *_bad_identity(data),
+        *_plaintext_of_catalog(data),
         *_bad_server(data),
+        *_bad_repository(data),
         *_bad_kafka(data),
         *catalog_errors(
             data.get("catalogs") or {}, data.get("database", "lake"), data.get("method")
@@ -73,6 +87,7 @@ def catalog_errors(catalogs: Any, database: str, method: str | None) -> list[str
             *_unknown_keys(keys, set(CATALOG_KEYS)),
             *_bad_catalog(keys | {"method": method}),
             *_bad_identity(keys),
+            *_plaintext_of_catalog(keys),
         ]
         if not keys.get("catalog_properties") and not keys.get("warehouse"):
             of_catalog.append(
@@ -138,7 +153,7 @@ def _bad_values(data: dict[str, Any]) -> list[str]:
     is_number = isinstance(most_rows, int) and not isinstance(most_rows, bool)
     if most_rows is not None and not (is_number and most_rows >= 0):
         errors.append(must_be("small_table_rows", most_rows, "a number of rows, or 0"))
-    for key in ("build_summary", "rebuild_on_conflict", "skip_unchanged"):
+    for key in ("build_summary", "rebuild_on_conflict", "skip_unchanged", "allow_plaintext"):
         if not isinstance(value := data.get(key, False), bool):
             errors.append(must_be(key, value, "true or false"))
     if not isinstance(data.get("spark_conf", {}), dict):
@@ -158,6 +173,11 @@ def _bad_catalog(data: dict[str, Any]) -> list[str]:
                 "cluster can reach, e.g. {type: rest, uri: https://…, warehouse: …}"
             )
         return errors
+    if data.get("method") == "connect" and signs_remotely(properties):
+        errors.append(
+            "`catalog_properties` have remote signing, and Iceberg caches signatures for all users "
+            "of the Spark Connect server: remove it, and let the catalog vend credentials"
+        )
     kind = properties.get("type", "rest")
     if kind not in TYPES:
         errors.append(must_be_one_of("catalog_properties: type", kind, TYPES))
@@ -205,10 +225,82 @@ def _bad_server(data: dict[str, Any]) -> list[str]:
     port = data.get("port", 15002)
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
         errors.append(must_be("port", port, "a port number"))
-    plaintext = not data.get("use_ssl")
-    if data.get("server_token") and plaintext and data.get("host") not in LOCAL_HOSTS:
-        errors.append("`server_token` would be sent without TLS: set `use_ssl: true`")
+    errors += plaintext_to_server(data)
     return errors
+
+
+def plaintext_to_server(data: Mapping[str, Any]) -> list[str]:
+    """Return a message if secrets would go to the Spark Connect server without TLS.
+
+    Args:
+        data: the output of the profile.
+    """
+    if data.get("method") != "connect" or data.get("use_ssl"):
+        return []
+    # Spark's client itself sends a token without TLS to the name `localhost` only.
+    if data.get("server_token") and str(data.get("host")).lower() != "localhost":
+        return ["`server_token` would be sent without TLS: set `use_ssl: true`"]
+    if data.get("allow_plaintext") or is_loopback(data.get("host")):
+        return []
+    further = data.get("catalogs")
+    catalogs = list(further.values()) if isinstance(further, dict) else []
+    secrets = [key for catalog in (data, *catalogs) for key in _secrets(catalog)]
+    kafka = data.get("kafka")
+    connections = kafka.values() if isinstance(kafka, dict) else ()
+    secrets += [f"kafka: {key}" for options in connections for key in _secret_keys(options)]
+    if not secrets:
+        return []
+    return [
+        f"`{secrets[0]}` would be sent to the Spark Connect server {data.get('host')} without "
+        f"TLS: set `use_ssl: true`. {PLAINTEXT}"
+    ]
+
+
+def _secrets(catalog: Any) -> list[str]:
+    """Return the names of a catalog's keys and properties that are secret or lead to a secret."""
+    if not isinstance(catalog, dict):
+        return []
+    properties = _secret_keys(catalog.get("catalog_properties"))
+    return [key for key in TOKEN_KEYS if catalog.get(key)] + properties
+
+
+def _secret_keys(properties: Any) -> list[str]:
+    if not isinstance(properties, dict):
+        return []
+    return [str(key) for key in properties if re.search(SECRET, str(key))]
+
+
+def _plaintext_of_catalog(data: dict[str, Any]) -> list[str]:
+    """Return messages for tokens and client secrets that would be sent without TLS."""
+    if data.get("allow_plaintext"):
+        return []
+    errors = []
+    oauth2 = data.get("oauth2")
+    token_uri = oauth2.get("token_uri") if isinstance(oauth2, dict) else None
+    if token_uri and not is_private(str(token_uri)):
+        errors.append(f"`oauth2: token_uri` would get the client's secret without TLS. {PLAINTEXT}")
+    properties = data.get("catalog_properties")
+    if not isinstance(properties, dict) or properties.get("type", "rest") != "rest":
+        return errors
+    sent = [key for key in TOKEN_KEYS if data.get(key)]
+    sent += [key for key in map(str, properties) if re.search(SECRET_OF_REQUESTS, key)]
+    for key in ("uri", "oauth2-server-uri", "s3.signer.uri"):
+        if properties.get(key) and sent and not is_private(str(properties[key])):
+            errors.append(
+                f"`catalog_properties: {key}` would get the secret of `{sent[0]}` without TLS. "
+                f"{PLAINTEXT}"
+            )
+    return errors
+
+
+def _bad_repository(data: dict[str, Any]) -> list[str]:
+    address = str(data.get("maven_repository") or "https://")
+    if data.get("allow_plaintext") or is_private(address) or address.startswith("file:"):
+        return []
+    return [
+        "`maven_repository` does not use TLS, so others could replace the jars that run on this "
+        f"machine. {PLAINTEXT}"
+    ]
 
 
 def _bad_kafka(data: dict[str, Any]) -> list[str]:

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import CompilationError
 
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.sessions.function_definition import Definition
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dbt.adapters.events.logging import AdapterLogger
-
 from dbt.adapters.iceberg_stream.engines.settings import Endpoint, EngineError, prepare_home
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import CANCELED, StatementError
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.engines.abandoned_statements import SessionRecord
     from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 class SessionPool:

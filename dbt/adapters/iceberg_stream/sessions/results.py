@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from dbt.adapters.events.logging import AdapterLogger
-
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings, secret_properties
 from dbt.adapters.iceberg_stream.engines.settings import prepare_home
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.sessions.store import ResultStore, StoreError
 from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet, capture_read_set
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 # Errors of a catalog or its metadata; Spark may still be able to run the query.
 CATALOG_ERRORS = (CatalogError, OSError, sqlite3.Error, LookupError, ValueError)
 Answer = TypeVar("Answer")
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 class ResultCache:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from dbt.adapters.events.logging import AdapterLogger
-
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
 from dbt.adapters.iceberg_stream.engines.progress import Progress
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import CANCELED, StatementError
 from dbt.adapters.iceberg_stream.sessions.information_schema import InformationSchema
 from dbt.adapters.iceberg_stream.sessions.merges import Merges
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
     from dbt.adapters.iceberg_stream.sessions.results import ResultCache
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 Result = TypeVar("Result")
 
 

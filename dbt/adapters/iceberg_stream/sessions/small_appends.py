@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dbt.adapters.events.logging import AdapterLogger
-
 from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
 from dbt.adapters.iceberg_stream.sessions.small_tables import LeftToSpark, SmallTables
@@ -22,7 +21,7 @@ from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 def append_few_rows(

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dbt.adapters.events.logging import AdapterLogger
 from tenacity import (
     Retrying,
     retry_if_exception_type,
@@ -26,6 +25,7 @@ from dbt.adapters.iceberg_stream.builds.names import without_build
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, TableChanged
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
 from dbt.adapters.iceberg_stream.sessions.table_sizes import BYTES_PER_ROW, TableSizes
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from dbt.adapters.iceberg_stream.engines.session import Session
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 # Attempts to replace a table that other writers create, drop or change.
 ATTEMPTS = 5

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dbt.adapters.events.logging import AdapterLogger
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -18,6 +17,7 @@ from tenacity import (
 )
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sessions.missing_columns import explain_missing_column
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
     from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 ROW_VERBS = {"insert", "merge", "update", "delete", "create", "replace", "truncate"}
 # These statements can always be retried: they replace the whole relation.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 from dbt.adapters.iceberg_stream.shell.artifacts import quick_artifacts
 from dbt.adapters.iceberg_stream.shell.manifests import ManifestCache
 
@@ -88,7 +89,7 @@ def _invoke(arguments: list[str]) -> dbtRunnerResult:
         _show_usage_error(str(result.exception), arguments)
     elif result.exception is not None and not reported:
         # It failed outside of what dbt reports.
-        click.echo(str(result.exception) or repr(result.exception), err=True)
+        click.echo(without_secrets(str(result.exception) or repr(result.exception)), err=True)
     return result
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from dbt.adapters.events.logging import AdapterLogger
-
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
@@ -19,7 +18,7 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import Unsupporte
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 # Commits after which the table is looked at, and after which it may not wait any longer.
 COMMITS, MOST_COMMITS = 8, 64

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dbt.adapters.events.logging import AdapterLogger
-
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
@@ -27,7 +26,7 @@ from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, read_outc
 from dbt.adapters.iceberg_stream.tables.commit.table_change import TableChange
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 @dataclass

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.events.functions import fire_event
 from dbt_common.events.types import Formatting, Note
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.summary.changes import Changes
 from dbt.adapters.iceberg_stream.summary.text import (
     CHANGED,
@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.summary.text import (
     as_text,
 )
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 BUILT = ("model", "seed", "snapshot")
 # These have no rows of their own.

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import DbtRuntimeError
 from pyiceberg.table.update import (
     AssertTableUUID,
@@ -37,7 +36,9 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import write_new
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
+from dbt.adapters.iceberg_stream.errors.redacted import RedactedError
 from dbt.adapters.iceberg_stream.tables.commit.manifests import read_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
@@ -49,10 +50,10 @@ ATTEMPTS = 5
 # Otherwise `history.expire.max-ref-age-ms` of the original may let the tag expire.
 FOREVER_MS = 2**63 - 1
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
-class NotClonable(DbtRuntimeError):
+class NotClonable(RedactedError, DbtRuntimeError):
     """A table cannot be cloned safely; nothing was changed."""
 
 

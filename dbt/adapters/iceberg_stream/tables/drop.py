@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dbt.adapters.events.logging import AdapterLogger
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog, Name
@@ -21,6 +20,7 @@ from dbt.adapters.iceberg_stream.catalog.clone_tags import (
 from dbt.adapters.iceberg_stream.catalog.locations import comparable, is_within
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.tables.clones import remove_tag
 from dbt.adapters.iceberg_stream.tables.commit.added_files import added_files, metadata_files
@@ -32,7 +32,7 @@ from dbt.adapters.iceberg_stream.tables.references import (
     without_referenced,
 )
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 def drop_table(catalog: IcebergCatalog, name: Name, catalogs: Catalogs | None = None) -> None:

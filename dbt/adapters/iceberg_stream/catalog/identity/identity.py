@@ -78,7 +78,7 @@ class Identity:
         owner = token.principal or f"token #{token.fingerprint}"
         expired = (token.expires or datetime.now(timezone.utc)).strftime("%Y-%m-%d %H:%M:%S UTC")
         advice = (
-            f"{self.source.name} still returns the expired token: check why it is not renewed"
+            f"{self.source.name} still returns the expired token; check why it is not renewed"
             if self.source.renewable
             else "Get a new token, or use `token_file`, `token_command` or `oauth2` for long runs"
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.catalog.identity.token import Token, read_token
+from dbt.adapters.iceberg_stream.catalog.identity.transport import refuse_other_origin
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -173,13 +174,17 @@ class ClientCredentials(_Unchanging):
         }
         try:
             response = requests.post(
-                self.token_uri, data=form, timeout=REQUEST_SECONDS, auth=_no_netrc
+                self.token_uri,
+                data=form,
+                timeout=REQUEST_SECONDS,
+                auth=_no_netrc,
+                hooks={"response": refuse_other_origin},
             )
             body = response.json()
         except requests.RequestException as error:
             reason = without_secrets(str(error))
             raise IdentityError(
-                f"{self.name} returned no token: {reason}\n{self._advice}"
+                f"{self.name} returned no token. {reason}\n{self._advice}"
             ) from error
         value = body.get("access_token") if isinstance(body, dict) else None
         if not response.ok or not value:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow.fs as fs
-from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from dbt.adapters.iceberg_stream.catalog.locations import split_location
+from dbt.adapters.iceberg_stream.catalog.storage import arrow_io, require_location
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.manifests import Listed, Track
@@ -30,12 +30,12 @@ def check_files(table: LoadedTable, listed: Listed, track: Track[Any]) -> Iterat
     for location in listed.sizes:
         scheme, netloc, _ = split_location(location)
         by_storage[scheme, netloc].append(location)
-    io = table.io if isinstance(table.io, PyArrowFileIO) else PyArrowFileIO(table.io.properties)
+    io = arrow_io(table.io)
     for (scheme, netloc), locations in by_storage.items():
         filesystem = io.fs_by_scheme(scheme, netloc)
         chunks = [locations[at : at + CHUNK] for at in range(0, len(locations), CHUNK)]
         for chunk in track(chunks, "Files"):
-            paths = [split_location(location)[2] for location in chunk]
+            paths = [require_location(table.io.properties, location) for location in chunk]
             for location, info in zip(chunk, filesystem.get_file_info(paths), strict=True):
                 snapshot = listed.used_by[location]
                 user = (

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.stream.batches.arrow_batches import (
     Fallbacks,
     Partitions,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 # Makes a batch one sub-batch, in which rows are deleted by position and not by equality deletes.
 ALL_KEYS = 1 << 62
 TOMBSTONES, NO_ROWS = "__stream_tombstones", "__stream_no_rows"
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 @dataclass

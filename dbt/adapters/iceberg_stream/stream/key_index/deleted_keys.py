@@ -17,15 +17,15 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from dbt.adapters.events.logging import AdapterLogger
 from pyiceberg.table.update import SetPropertiesUpdate
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_keys
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 # Prefix of the table property that lists the files of a stream.
 PROPERTY = "iceberg-stream.deleted-keys."

@@ -27,6 +27,7 @@ from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.locations import local_path
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.storage import require_location
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.files.puffin_footer import MAGIC, footer, read_footer
@@ -152,8 +153,8 @@ def _open(io: FileIO, location: str, schema_id: str, folder: Path) -> StoredInde
 
 
 def _local_path(io: FileIO, location: str, folder: Path) -> Path:
-    if (local := local_path(location)) is not None:
-        return local
+    if local_path(location) is not None:
+        return Path(require_location(io.properties, location))
     path = folder / location.rsplit("/", 1)[1]
     with io.new_input(location).open() as source, path.open("wb") as copy:
         shutil.copyfileobj(source, copy, COPIED_AT_ONCE)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyiceberg.io.pyarrow import PyArrowFileIO
-
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.locations import file_uri, split_location
+from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
 from dbt.adapters.iceberg_stream.errors.redaction import holds_secret
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -35,6 +34,11 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.java_options import (
     secret_options,
 )
 from dbt.adapters.iceberg_stream.stream.sources.kafka.plain_schema import PlainSchema
+from dbt.adapters.iceberg_stream.stream.sources.kafka.plaintext import (
+    ALLOW_PLAINTEXT,
+    require_private_brokers,
+    require_private_registry,
+)
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.token_command import with_token_command
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_keys import TopicKeys
@@ -167,8 +171,12 @@ def _kafka(
             "sources into its artifacts. Put it into the profile, as an option of a connection "
             "under `kafka`, and set `connection` to the name of that connection."
         )
-    options = _connection(spec.get("connection"), connections) | own
+    options = _connection(spec.get("connection"), connections)
+    allow_plaintext = options.pop(ALLOW_PLAINTEXT, "false") == "true"
+    options |= own
     registry = _registry(spec, options, messages)
+    if registry is not None and not allow_plaintext:
+        require_private_registry(registry.options)
     schemas = plain or _schemas(spec, registry, messages)
     keys = _keys(registry, messages)
     if messages.key_record and keys is None:
@@ -182,6 +190,8 @@ def _kafka(
     topics = spec.get("topics") or ()
     if "bootstrap.servers" not in options or not (spec.get("topic") or topics):
         raise StreamError("A stream from Kafka needs `bootstrap_servers`, and `topic` or `topics`.")
+    if not allow_plaintext:
+        require_private_brokers(options)
     starting = str(spec.get("starting") or "earliest")
     if starting not in STARTS:
         raise StreamError(f"{must_be_one_of('starting', starting, STARTS)}.")
@@ -314,5 +324,5 @@ def _files(
     if "://" not in path:
         path = file_uri((project_root / path).resolve())
     scheme, netloc, folder = split_location(path)
-    filesystem = PyArrowFileIO(dict(storage)).fs_by_scheme(scheme, netloc)
+    filesystem = CatalogFileIO(dict(storage)).fs_by_scheme(scheme, netloc)
     return files_source({**spec, "path": path}, filesystem, folder, required)

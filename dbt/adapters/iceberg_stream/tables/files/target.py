@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as fs
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
 from pyiceberg.utils.properties import property_as_int
 
+from dbt.adapters.iceberg_stream.catalog.client_properties import location_provider
 from dbt.adapters.iceberg_stream.catalog.locations import split_location
+from dbt.adapters.iceberg_stream.catalog.storage import arrow_io, require_location
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
 
@@ -113,17 +113,16 @@ class WriteTarget:
     @cached_property
     def locations(self) -> Any:
         """PyIceberg's location provider."""
-        return load_location_provider(self.location, dict(self.properties))
+        return location_provider(self.location, self.properties)
 
     def filesystem(self) -> fs.FileSystem:
         """Return PyArrow's filesystem of the table's storage, with the table's credentials."""
         scheme, netloc, _ = split_location(self.location)
-        io = self.io if isinstance(self.io, PyArrowFileIO) else PyArrowFileIO(self.io.properties)
-        return io.fs_by_scheme(scheme, netloc)
+        return arrow_io(self.io).fs_by_scheme(scheme, netloc)
 
     def path_of(self, location: str) -> str:
-        """Return a location's path on `filesystem`."""
-        return split_location(location)[2]
+        """Return a location's path on `filesystem`; raises OutOfReach outside the warehouse."""
+        return require_location(self.io.properties, location)
 
 
 def _by_id(items: list[dict[str, Any]], key: str, identifier: int) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 from pyiceberg import types as iceberg
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.transforms import UnknownTransform
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform, unencoded_type
 from dbt.adapters.iceberg_stream.tables.files.target import CODECS, WriteTarget
@@ -53,7 +53,7 @@ def why_spark_appends(metadata: Metadata) -> str | None:
     """
     try:
         # It is not asked for files.
-        target = WriteTarget.of(metadata, PyArrowFileIO())
+        target = WriteTarget.of(metadata, CatalogFileIO())
     except ValueError as error:
         return f"PyIceberg cannot read its metadata: {error}"
     if len({name.lower() for name in target.schema.column_names}) < len(target.schema.column_names):

@@ -140,3 +140,62 @@ def test_a_secret_in_a_source_would_be_in_artifacts(name: str) -> None:
     with pytest.raises(StreamError, match=f"hold a secret, {name}") as refused:
         opened({"bootstrap_servers": "a:1", "options": {name: "s3cret"}}, {})
     assert "s3cret" not in str(refused.value)
+
+
+SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "me", "sasl.password": "hush"}
+TOKENS = {
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.client.id": "me",
+    "sasl.oauthbearer.client.secret": "hush",
+    "security.protocol": "sasl_ssl",
+}
+ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+REGISTRY = {"bootstrap.servers": "a:1", "schema.registry.url": "http://registry"}
+LOGIN = {"schema.registry.basic.auth.user.info": "me:hush"}
+
+
+@pytest.mark.parametrize(
+    "shop",
+    [
+        SASL | {"bootstrap.servers": "a:1", "sasl.mechanism": "PLAIN"},
+        SASL
+        | {"bootstrap.servers": "127.0.0.1:1, localhost.evil.com:2", "sasl.mechanism": "PLAIN"},
+        TOKENS | {"bootstrap.servers": "a:1", ENDPOINT: "http://login"},
+        TOKENS | {"bootstrap.servers": "a:1", ENDPOINT: "http://localhost@login"},
+        TOKENS
+        | {
+            "bootstrap.servers": "a:1",
+            ENDPOINT: "https://login",
+            "security.protocol": "SASL_PLAINTEXT",
+        },
+        REGISTRY | LOGIN,
+        REGISTRY | {"schema.registry.url": "https://one,http://two"} | LOGIN,
+        REGISTRY | {"schema.registry.url": "http://me:hush@registry"},
+        REGISTRY | {"schema.registry.bearer.auth.token": "hush"},
+    ],
+)
+def test_secrets_without_tls(shop: dict[str, str]) -> None:
+    spec = {"connection": "shop"}
+    with pytest.raises(StreamError, match="without TLS.*`allow_plaintext: true`") as raised:
+        opened(spec, {"shop": shop})
+    assert "hush" not in str(raised.value)
+    source = opened(spec, {"shop": shop | {"allow_plaintext": True}})
+    assert "allow_plaintext" not in source.options
+
+
+@pytest.mark.parametrize(
+    "shop",
+    [
+        SASL | {"bootstrap.servers": "127.0.0.1:1,[::1]:2", "sasl.mechanism": "PLAIN"},
+        SASL | {"bootstrap.servers": "a:1", "sasl.mechanism": "SCRAM-SHA-512"},
+        SASL
+        | {"bootstrap.servers": "a:1", "sasl.mechanism": "PLAIN", "security.protocol": "sasl_ssl"},
+        TOKENS | {"bootstrap.servers": "a:1", ENDPOINT: "https://login"},
+        REGISTRY,
+        REGISTRY | {"schema.registry.url": "https://registry"} | LOGIN,
+        REGISTRY | {"schema.registry.url": "http://localhost:8081"} | LOGIN,
+    ],
+)
+def test_what_needs_no_tls(shop: dict[str, str]) -> None:
+    assert opened({"connection": "shop"}, {"shop": shop})

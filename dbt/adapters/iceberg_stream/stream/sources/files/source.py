@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as fs
-from dbt.adapters.events.logging import AdapterLogger
 
 from dbt.adapters.iceberg_stream.catalog.locations import spark_path
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.files.arrow_parquet import (
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from dbt.adapters.iceberg_stream.engines.session import Session
 
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 FORMATS = ("json", "csv", "parquet")
 # Converts a batch's rows to bytes, because rows cannot be counted before they are read.
 BYTES_PER_ROW = 64

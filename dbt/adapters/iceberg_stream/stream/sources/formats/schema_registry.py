@@ -16,6 +16,7 @@ import requests
 from requests.utils import get_auth_from_url
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from dbt.adapters.iceberg_stream.catalog.identity.transport import refuse_other_origin
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 
@@ -177,6 +178,7 @@ class SchemaRegistry:
     @cached_property
     def _session(self) -> requests.Session:
         session = requests.Session()
+        session.hooks["response"].append(refuse_other_origin)
         session.headers["Accept"] = "application/vnd.schemaregistry.v1+json, application/json"
         for option, (header, template) in HEADERS.items():
             if option in self.options:

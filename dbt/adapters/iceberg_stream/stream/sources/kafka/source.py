@@ -9,8 +9,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from dbt.adapters.events.logging import AdapterLogger
 
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.arrow.debezium import decode_debezium
 from dbt.adapters.iceberg_stream.stream.sources.arrow.json import decode_messages
@@ -68,7 +68,7 @@ MESSAGES = (
 NEWEST = 1000
 # How Spark reads texts of times.
 TIME_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.legacy.timeParserPolicy")
-logger = AdapterLogger("Iceberg_Stream")
+logger = Logger()
 
 
 @dataclass

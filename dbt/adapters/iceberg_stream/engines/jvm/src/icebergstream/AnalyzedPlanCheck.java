@@ -1,10 +1,13 @@
 package icebergstream;
 
+import java.util.Map;
 import java.util.Set;
+import org.apache.iceberg.spark.source.SparkTable;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.plans.logical.LeafNode;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.connector.catalog.CatalogPlugin;
+import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 
 /** Checks a plan whose names Spark has resolved: all of them must be in the only catalog. */
@@ -53,10 +56,31 @@ final class AnalyzedPlanCheck extends PlanVisitor {
 
   @Override
   void check(Object value) {
+    if (value instanceof Table) {
+      checkTable((Table) value);
+    }
     if (value instanceof CatalogPlugin && !((CatalogPlugin) value).name().equals(catalog)) {
       throw new NotAllowedException(
           "The catalog `" + ((CatalogPlugin) value).name() + "` is not open here: use `" + catalog
               + "`.");
+    }
+  }
+
+  /** Refuse tables whose owner names code, and requests that are signed for any user of the JVM. */
+  private static void checkTable(Table table) {
+    for (String name : table.properties().keySet()) {
+      if (name.endsWith(".impl")) {
+        throw new NotAllowedException(
+            "The property `" + name + "` of `" + table.name() + "` names code to run.");
+      }
+    }
+    if (table instanceof SparkTable) {
+      Map<String, String> storage = ((SparkTable) table).table().io().properties();
+      if ("true".equalsIgnoreCase(storage.get("s3.remote-signing-enabled"))) {
+        throw new NotAllowedException(
+            "The catalog signs requests to the storage of `" + table.name() + "` remotely, and "
+                + "Iceberg would reuse the signatures for other callers.");
+      }
     }
   }
 }

@@ -40,7 +40,7 @@ final class ParsedPlanCheck extends PlanVisitor {
   private static final Set<String> COMPUTED_NAMES =
       Set.of("ExpressionWithUnresolvedIdentifier", "NamedParameter", "PosParameter");
 
-  private static final Pattern PATH = Pattern.compile("[/\\\\\u0000]|^\\.{0,2}$");
+  private static final Pattern PATH = Pattern.compile("[/\\\\\\p{Cntrl}]|^\\.{0,2}$");
   // The parser notes in the options of a target which privileges its statement needs.
   private static final Set<String> SPARKS_OPTIONS =
       Set.of(UnresolvedRelation.REQUIRED_WRITE_PRIVILEGES());
