@@ -237,7 +237,7 @@ def test_a_cluster_with_the_guard(catalog: RestCatalog, tmp_path: Path) -> None:
     port = free_port()
     profile = {
         "method": "connect", "host": "localhost", "port": port, "server_token": TOKEN,
-        "catalog_properties": {"uri": catalog.uri},
+        "catalog_properties": {"uri": catalog.uri, "warehouse": f"file://{catalog.folder}"},
     }  # fmt: skip
     with connect_server(tmp_path / "spark", port), serve(tmp_path / "p", profile) as (uri, _):
         served = Served(uri, catalog.token("wanda"), tmp_path, None)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from pyspark.sql.connect.session import SparkSession
 
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, status, stop
+from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
 
 
@@ -41,12 +41,13 @@ def test_an_engine_with_web_pages(home: Path) -> None:
     conf = (("spark.ui.enabled", "true"), ("spark.ui.port", "0"))
     settings = EngineSettings(home, driver_memory="1g", keep_alive=60.0, spark_conf=conf)
     engine = EmbeddedEngine(settings)
-    spark = SparkSession.builder.remote(engine.endpoint().url).create()
+    session = Session(engine.endpoint(), {})
+    spark = session.spark
     spark.range(3).mapInArrow(lambda batches: batches, "id long").collect()  # a Python worker
     server = status(home)
     assert server is not None
     listening = addresses(server.jvm.pid)
     assert len(listening) > 2
     assert [address for address in listening if not is_loopback(address[0])] == []
-    spark.stop()
+    session.close()
     engine.release()
