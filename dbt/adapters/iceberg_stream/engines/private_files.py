@@ -34,8 +34,7 @@ def require_private_folder(path: Path) -> None:
         FileNotFoundError: there is no folder.
     """
     status = path.stat()
-    if status.st_uid != os.geteuid():
-        raise PermissionError(f"{path} belongs to another user ({_name(status.st_uid)})")
+    _require_owner(path, status.st_uid, os.geteuid())
     if stat.S_IMODE(status.st_mode) & 0o077:
         path.chmod(0o700)
 
@@ -58,8 +57,7 @@ def read_private(path: Path) -> str:
         raise PermissionError(f"{path} is not a regular file") from error
     with open(descriptor) as file:
         status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid():
-            raise PermissionError(f"{path} belongs to another user ({_name(status.st_uid)})")
+        _require_owner(path, status.st_uid, os.geteuid())
         if not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) & 0o077:
             raise PermissionError(f"{path} must be a file for its owner alone: chmod 600 {path}")
         return file.read()
@@ -78,18 +76,20 @@ def require_trusted(path: Path) -> None:
         FileNotFoundError: there is no such file.
     """
     status = path.stat()
-    if status.st_uid not in (os.geteuid(), ROOT):
-        raise PermissionError(f"{path} belongs to another user ({_name(status.st_uid)})")
+    _require_owner(path, status.st_uid, os.geteuid(), ROOT)
     if stat.S_IMODE(status.st_mode) & 0o022:
         if status.st_uid != os.geteuid():
             raise PermissionError(f"{path} can be written by other users")
         path.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
 
 
-def _name(user: int) -> str:
+def _require_owner(path: Path, owner: int, *allowed: int) -> None:
+    if owner in allowed:
+        return
     import pwd
 
     try:
-        return pwd.getpwuid(user).pw_name
+        name = pwd.getpwuid(owner).pw_name
     except KeyError:
-        return str(user)
+        name = str(owner)
+    raise PermissionError(f"{path} belongs to another user ({name})")
