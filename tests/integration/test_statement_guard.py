@@ -409,6 +409,14 @@ def test_views_of_views_are_bounded(owner: Session, caller: Session, folder: Pat
         run_query(caller, "select * from s.endless")
 
 
+def test_statements_that_take_the_parser_too_long(caller: Session) -> None:
+    run_query(caller, "select " + "(" * 200 + "1" + ")" * 200)
+    run_query(caller, "select '" + "x" * 900_000 + "'")
+    for sql in ("select " + "(" * 20_000 + "1" + ")" * 20_000, "select '" + "x" * 1_000_000 + "'"):
+        with pytest.raises(StatementError, match="more than 1000000 characters, or more than 300"):
+            run_query(caller, sql)
+
+
 def test_other_sessions_are_not_guarded(owner: Session) -> None:
     assert run_query(owner, "select java_method('java.lang.Math', 'abs', -1)") == 1
 

@@ -20,6 +20,10 @@ final class GuardedParser implements ParserInterface {
   /** The most views that a statement may read; each of them may read several others. */
   private static final int MOST_VIEWS = 1000;
 
+  // Spark's parser takes minutes and all memory for thousands of nested parentheses.
+  private static final int MOST_NESTED = 300;
+  private static final int LONGEST = 1_000_000;
+
   private final SparkSession session;
   private final ParserInterface parser;
   private final ThreadLocal<Integer> views = ThreadLocal.withInitial(() -> 0);
@@ -31,16 +35,19 @@ final class GuardedParser implements ParserInterface {
 
   @Override
   public LogicalPlan parsePlan(String sql) throws ParseException {
+    requireReadable(sql);
     return checked(sql, parser.parsePlan(sql));
   }
 
   @Override
   public LogicalPlan parsePlanWithParameters(String sql, ParameterContext parameters) throws ParseException {
+    requireReadable(sql);
     return checked(sql, parser.parsePlanWithParameters(sql, parameters));
   }
 
   @Override
   public LogicalPlan parseQuery(String sql) throws ParseException {
+    requireReadable(sql);
     return checked(sql, parser.parseQuery(sql));
   }
 
@@ -52,6 +59,21 @@ final class GuardedParser implements ParserInterface {
       new ParsedPlanCheck(catalog).visit(expression);
     }
     return expression;
+  }
+
+  private void requireReadable(String sql) {
+    if (StatementGuard.catalogOf(session) == null) {
+      return;
+    }
+    int nested = 0;
+    for (int at = 0; at < sql.length() && nested <= MOST_NESTED; at++) {
+      nested += sql.charAt(at) == '(' ? 1 : sql.charAt(at) == ')' ? -1 : 0;
+    }
+    if (sql.length() > LONGEST || nested > MOST_NESTED) {
+      throw new NotAllowedException(
+          "The statement has more than " + LONGEST + " characters, or more than " + MOST_NESTED
+              + " nested parentheses.");
+    }
   }
 
   private LogicalPlan checked(String sql, LogicalPlan plan) {
