@@ -145,7 +145,7 @@ def test_the_command_for_orphans(tmp_path: Path) -> None:
     assert "1 orphans, 1,234 bytes" in orphans("s.t", "--older-than", "0")
     assert "1 removed" in orphans("s.t", "--older-than", "0", "--remove")
     assert not lost.exists()
-    assert "--remove and --restore exclude each other" in orphans("s.t", "--remove", "--restore")
+    assert "--remove and --restore cannot be combined" in orphans("s.t", "--remove", "--restore")
     assert "1 restored." in orphans("s.t", "--restore")
     assert lost.stat().st_size == 1234
     orphans("s.t", "--older-than", "0", "--remove")

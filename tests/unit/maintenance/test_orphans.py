@@ -26,6 +26,8 @@ from dbt.adapters.iceberg_stream.maintenance.orphans import (
 )
 from dbt.adapters.iceberg_stream.tables.clones import clone_table
 from dbt.adapters.iceberg_stream.tables.commit.change import append
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
+from dbt.adapters.iceberg_stream.tables.references import own_references
 from tests.unit.catalog.test_locations import VIEW
 from tests.unit.local_tables import (
     NAME,
@@ -310,3 +312,68 @@ class TestRemoved:
         assert delete_removed(load(lake), LATER, [lake]) == (0, 0)
         assert restore_removed(load(lake)) == (0, [])
         assert foreign.exists()
+
+
+def test_a_table_at_the_root_of_the_warehouse(lake: IcebergCatalog, tmp_path: Path) -> None:
+    """Once, the catalog itself was removed."""
+    root = home(lake).parent.parent
+    create_at(lake, OTHER, file_uri(root))
+    for name in ("notes.csv", "catalog.db-journal", "data/lost.parquet"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("x")
+    assert (root / "catalog.db").exists()
+    assert orphans(lake, OTHER) == {root / "data" / "lost.parquet"}
+
+
+def test_links_out_of_the_folder(lake: IcebergCatalog, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious.parquet").write_text("x")
+    (home(lake) / "data" / "link").symlink_to(outside)
+    (home(lake) / "data" / "file.parquet").symlink_to(outside / "precious.parquet")
+    (home(lake) / "data" / "lost.parquet").write_text("x")
+    assert orphans(lake) == {home(lake) / "data" / "lost.parquet"}
+
+
+@pytest.mark.parametrize("value", ["false", "False", "no", "0", " true", ""])
+def test_garbage_is_collected_only_if_iceberg_would(lake: IcebergCatalog, value: str) -> None:
+    lake.commit(load(lake), (), (SetPropertiesUpdate(updates={"gc.enabled": value}),))
+    (home(lake) / "data" / "lost.parquet").write_text("x")
+    with pytest.raises(CatalogError, match="gc.enabled is false"):
+        orphans(lake)
+
+
+def test_a_file_that_a_table_gets_after_the_listing_comes_back_at_once(
+    lake: IcebergCatalog,
+) -> None:
+    written = write(lake, ROW, NAME)
+    found = find_orphans(load(lake), LATER, [lake])
+    commit(lake, append(*written, properties={}), name=NAME)
+    assert remove_orphans(load(lake), found) == len(found) > 0
+    now = datetime.now(timezone.utc)
+    assert delete_removed(load(lake), now - timedelta(hours=168), [lake]) == (0, len(found))
+    assert rows(lake) == [(1, "a")] * 2
+
+
+def test_a_property_names_no_file_elsewhere(lake: IcebergCatalog, tmp_path: Path) -> None:
+    """A drop removes what the table wrote, and its owner may write any property."""
+    thesis = tmp_path / "thesis.tex"
+    thesis.write_text("x")
+    updates = {"iceberg-stream.x": file_uri(thesis), "write.data.path": file_uri(tmp_path)}
+    lake.commit(load(lake), (), (SetPropertiesUpdate(updates=updates),))
+    assert str(thesis) not in "".join(own_references(load(lake)))
+    drop_table(lake, NAME)
+    assert thesis.exists()
+
+
+def test_a_damaged_manifest_list_of_another_table(lake: IcebergCatalog) -> None:
+    create_at(lake, OTHER, file_uri(home(lake).parent / "other"))
+    location = load(lake, OTHER).metadata["snapshots"][-1]["manifest-list"]
+    path = local_path(location)
+    assert path is not None
+    content = bytearray(path.read_bytes())
+    content[-30] ^= 255
+    path.write_bytes(content)
+    (home(lake) / "data" / "lost.parquet").write_text("x")
+    with pytest.raises(CatalogError, match="s.other cannot be read"):
+        orphans(lake)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.catalog.backend import (
     COMMITS_TOGETHER,
@@ -36,6 +36,16 @@ if TYPE_CHECKING:
 Name = tuple[str, str]
 # Table property: whether files may be removed with the table or its snapshots.
 GC_ENABLED = "gc.enabled"
+
+
+def collects_garbage(properties: Mapping[str, Any]) -> bool:
+    """Return whether files may be removed with a table or its snapshots.
+
+    Args:
+        properties: the table's. As in Iceberg, anything but `true` means no.
+    """
+    return str(properties.get(GC_ENABLED, "true")).lower() == "true"
+
 
 logger = Logger()
 

@@ -86,7 +86,7 @@ def comparable(location: str) -> str:
     """Return a text that is equal for all spellings of one location.
 
     Locations of two files are equal only if they differ in nothing but the server's name: who
-    removes files compares this way, and had better keep one too many.
+    removes files compares this way, and should rather keep one too many.
 
     Args:
         location: of a file or folder.

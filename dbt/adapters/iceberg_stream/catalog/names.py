@@ -37,8 +37,8 @@ def require_names(namespace: str, name: str | None = None) -> None:
 
 def _refusal(kind: str, name: str) -> CatalogError:
     return CatalogError(
-        f"{name!r} cannot be the name of a {kind}: it is empty, or has `/`, `\\`, control "
-        "characters or only dots. Choose another name."
+        f"{name!r} cannot be the name of a {kind}: it is empty, `.` or `..`, or has `/`, `\\` "
+        "or control characters. Choose another name."
     )
 
 

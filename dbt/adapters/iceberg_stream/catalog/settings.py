@@ -118,7 +118,7 @@ class CatalogSettings:
         """Return the folders of this machine below which the catalog's tables may be."""
         warehouse = self.properties.get("warehouse", "")
         # Anything else may be a name that the catalog knows.
-        if warehouse.startswith(("/", "file:")):
+        if warehouse.lower().startswith(("/", "file:")):
             return [str(local_path(warehouse))]
         # A catalog on this machine does not say where it keeps its tables.
         return ["/"] if not self.confined and self._is_on_this_machine() else []

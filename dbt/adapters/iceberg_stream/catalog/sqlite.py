@@ -274,7 +274,10 @@ class SqliteBackend:
     def neighbors(self) -> list[tuple[str, CatalogBackend]]:
         """Return the catalogs of other names in the same file: a profile may have renamed it."""
         names = [name for (name,) in self._rows(CATALOGS) if name != self._name]
-        return [(name, SqliteBackend(name, self._path.parent)) for name in names]
+        backends = [SqliteBackend(name, self._path.parent) for name in names]
+        for backend in backends:
+            backend._storage = self._storage
+        return list(zip(names, backends, strict=True))
 
     def metadata(self, namespace: str, name: str, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view; None if there is neither."""

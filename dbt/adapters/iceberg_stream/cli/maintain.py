@@ -114,7 +114,7 @@ def maintain(
     from dbt.adapters.iceberg_stream.maintenance import maintain as maintenance
 
     if every_step and only:
-        raise click.UsageError("--all and --only exclude each other.")
+        raise click.UsageError("--all and --only cannot be combined.")
     settings = MaintenanceSettings(
         _steps(only, every_step, remove_orphans),
         sort,

@@ -73,7 +73,7 @@ def orphans(
     from dbt.adapters.iceberg_stream.profile.project import open_catalogs
 
     if remove and restore:
-        raise click.UsageError("--remove and --restore exclude each other.")
+        raise click.UsageError("--remove and --restore cannot be combined.")
     with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
         catalog, name = find_catalog(catalogs, table, catalog_name)
         loaded = load_table(catalog, table_name(name))

@@ -9,10 +9,11 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pyarrow.fs as fs
 
-from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, collects_garbage
 from dbt.adapters.iceberg_stream.catalog.clone_tags import is_clone
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.locations import comparable, comparables, local_path
@@ -23,6 +24,9 @@ from dbt.adapters.iceberg_stream.tables.references import references, without_re
 # Iceberg's `remove_orphan_files` ignores folders whose names begin so.
 REMOVED_FOLDER = "_removed"
 _TIME = "%Y%m%dT%H%M%S.%fZ"
+# What Iceberg's writers leave behind. Other files in the folder are none of a table's, such as the
+# database of a catalog whose warehouse is the folder.
+KINDS = (".parquet", ".orc", ".avro", ".puffin", ".stats", ".metadata.json", ".metadata.json.gz")
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def unreferenced_files(table: LoadedTable, before: datetime) -> list[Orphan]:
     """
     properties = table.metadata.get("properties") or {}
     # The files that a clone shares are not in its folder.
-    if properties.get(GC_ENABLED, "true").lower() == "false" and not is_clone(table.metadata):
+    if not collects_garbage(properties) and not is_clone(table.metadata):
         raise CatalogError(
             f"The files of {'.'.join(table.name)} may belong to other tables, too: its table "
             "property gc.enabled is false. Set it to true if they do not."
@@ -109,7 +113,8 @@ def unreferenced_files(table: LoadedTable, before: datetime) -> list[Orphan]:
     # Not the folder `write.data.path`: several tables may share it.
     for info in folder.files():
         modified, location = info.mtime.astimezone(timezone.utc), folder.location_of(info.path)
-        if modified < before and comparable(location) not in referenced:
+        is_old = modified < before and info.path.endswith(KINDS)
+        if is_old and comparable(location) not in referenced:
             orphans.append(Orphan(location, info.path, info.size, modified))
     return sorted(set(orphans), key=lambda orphan: orphan.path)
 
@@ -197,18 +202,19 @@ def delete_removed(
         CatalogError: a table or namespace cannot be read, so its files are unknown.
         OSError: the storage refuses.
     """
-    files = [file for file in removed_files(table) if file.removed < before]
+    # Also those just removed: a table may have got them after the orphans were listed.
+    files = removed_files(table)
     if not files:
         return 0, 0
     locations = [file.location for file in files]
     left = set(without_referenced(locations, catalogs))
     folder, moved, deleted = _Folder.of(table), 0, 0
     for file in files:
-        if file.location in left:
+        if file.location not in left:
+            moved += folder.move(file.path, file.origin)
+        elif file.removed < before:
             folder.filesystem.delete_file(file.path)
             deleted += 1
-        else:
-            moved += folder.move(file.path, file.origin)
     folder.delete_empty_folders()
     return deleted, moved
 
@@ -256,8 +262,16 @@ class _Folder:
         return (
             info
             for info in self.filesystem.get_file_info(selector)
-            if info.is_file and not info.base_name.startswith((".", "_", "version-hint"))
+            if info.is_file
+            and not info.base_name.startswith((".", "_", "version-hint"))
+            and not self._is_elsewhere(info.path)
         )
+
+    def _is_elsewhere(self, path: str) -> bool:
+        """Return whether a symbolic link leads out of the folder."""
+        if self.filesystem.type_name != "local":
+            return False
+        return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path))
 
     def move(self, path: str, new: str) -> bool:
         """Move a file; return False if it does not exist, or if there is one in its new place."""

@@ -17,7 +17,12 @@ from pyiceberg.table.update import (
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import (
+    GC_ENABLED,
+    IcebergCatalog,
+    Name,
+    collects_garbage,
+)
 from dbt.adapters.iceberg_stream.catalog.clone_tags import (
     ORIGIN,
     ORIGIN_LOCATION,
@@ -120,7 +125,7 @@ def _require_clonable(metadata: Metadata) -> None:
     properties = metadata.get("properties") or {}
     if is_clone(metadata):
         raise NotClonable(f"it is a clone of {properties[ORIGIN]}, which has its files")
-    if str(properties.get(GC_ENABLED, "true")).lower() == "false":
+    if not collects_garbage(properties):
         raise NotClonable(f"its files may belong to other tables ({GC_ENABLED} is false)")
     if any(name.startswith(STREAM) for name in properties):
         raise NotClonable("a stream writes to it, and its progress cannot be cloned")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from pyiceberg.exceptions import ResolveError
 from pyiceberg.io import FileIO
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
@@ -37,7 +39,7 @@ _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.*|/.*", re.DOTALL)
 PARALLEL = 8
 # What reading metadata raises: refusals, errors of the storage, damaged files.
 UNREADABLE = (
-    *(CatalogError, OSError, ValueError, KeyError),
+    *(CatalogError, OSError, ValueError, KeyError, ResolveError, zlib.error),
     *(IndexError, TypeError, EOFError, AssertionError),
 )
 
@@ -72,8 +74,10 @@ def own_references(table: LoadedTable) -> Iterator[str]:
         for statistics in metadata.get(kind) or []:
             yield statistics["statistics-path"]
     properties = metadata.get("properties") or {}
-    # Another property may name any file, such as a document about the table.
-    yield from _locations(value for name, value in properties.items() if name.startswith(PREFIX))
+    # A property may name any file, such as a document about the table, or another user's.
+    home = comparable(metadata["location"])
+    named = _locations(value for name, value in properties.items() if name.startswith(PREFIX))
+    yield from (location for location in named if is_within(comparable(location), home))
     yield from _of_snapshots(table.io, metadata)
 
 
@@ -98,6 +102,11 @@ def _in_json(value: Any) -> Iterator[str]:
 def _of_snapshots(io: FileIO, metadata: Metadata) -> Iterator[str]:
     visited: set[str] = set()
     for snapshot in metadata.get("snapshots") or []:
+        if "manifest-list" not in snapshot:
+            raise CatalogError(
+                f"Snapshot {snapshot['snapshot-id']} lists its manifests in the metadata, as old "
+                "writers of format version 1 did, so its files are unknown. Expire it."
+            )
         yield snapshot["manifest-list"]
         manifests = [
             manifest

@@ -16,6 +16,7 @@ PUBLIC_HEADERS = {
     "connection",
     "content-length",
     "content-type",
+    "cookie",
     "idempotency-key",
     "user-agent",
     "x-client-version",

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 from pyiceberg.utils.properties import property_as_int
 
+from dbt.adapters.iceberg_stream.catalog.catalog import collects_garbage
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.maintenance.retention import (
     DEFAULT_MAX_AGE_MS,
@@ -48,7 +49,7 @@ def plan_expiry(
         CatalogError: a table of the catalog cannot be read, so its streams and the
             clones are unknown.
     """
-    if state.properties.get("gc.enabled", "true").lower() == "false":
+    if not collects_garbage(state.properties):
         return Skip("the table property gc.enabled is false: other tables may have its files")
     tags = [] if context.principal else unused_tags(context.catalogs, state.table.metadata)
     metadata, now = without_tags(state.table.metadata, tags), int(time.time() * 1000)

@@ -30,12 +30,19 @@ def require_private_brokers(options: Mapping[str, str]) -> None:
     mechanism = options.get("sasl.mechanisms") or options.get("sasl.mechanism", "")
     is_plain = options.get("security.protocol", "").lower() == "sasl_plaintext"
     if is_plain and mechanism.upper() in SENT_SECRETS:
-        for broker in options.get("bootstrap.servers", "").split(","):
-            if not is_loopback(broker.strip().rpartition("://")[2].rpartition(":")[0]):
+        for broker in filter(str.strip, options.get("bootstrap.servers", "").split(",")):
+            if not _is_local(broker.strip().rpartition("://")[2]):
                 raise _refusal("`security.protocol: sasl_plaintext`", broker.strip())
     endpoint = options.get(TOKEN_ENDPOINT)
     if endpoint and not is_private(endpoint):
         raise _refusal(f"`{TOKEN_ENDPOINT}`", endpoint)
+
+
+def _is_local(broker: str) -> bool:
+    if broker.startswith("["):
+        return is_loopback(broker[1:].partition("]")[0])
+    # An IPv6 address without brackets has no port.
+    return is_loopback(broker if broker.count(":") > 1 else broker.partition(":")[0])
 
 
 def require_private_registry(options: Mapping[str, str]) -> None:
