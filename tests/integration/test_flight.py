@@ -153,6 +153,12 @@ def test_statements(served: Served) -> None:
         actual = connection.adbc_get_objects(depth="tables", db_schema_filter="s")
         schemas = actual.read_all().to_pylist()[0]["catalog_db_schemas"]
         assert "said" in [table["table_name"] for table in schemas[0]["db_schema_tables"]]
+        schemas = connection.adbc_get_objects(depth="columns", table_name_filter="said")
+        tables = schemas.read_all().to_pylist()[0]["catalog_db_schemas"]
+        columns = [c for s in tables for t in s["db_schema_tables"] for c in t["table_columns"]]
+        assert [column["column_name"] for column in columns] == ["id", "name"]
+        actual = connection.adbc_get_table_schema("said", db_schema_filter="s")
+        assert actual.names == ["id", "name"]
         assert connection.adbc_get_info()["vendor_name"] == "dbt-iceberg-stream"
 
 
@@ -269,6 +275,17 @@ def test_messages_that_are_not_of_flight_sql_show_no_traceback(served: Served) -
             with pytest.raises((flight.FlightError, pa.ArrowException)) as error:
                 list(client.do_action(flight.Action("CreatePreparedStatement", ticket), options))
             assert "Traceback" not in str(error.value) and ".py" not in str(error.value)
+        path = flight.FlightDescriptor.for_path("x")
+        for call in (
+            lambda: client.get_schema(path, options),
+            lambda: client.get_flight_info(path, options),
+            lambda: client.do_exchange(path, options)[1].read_all(),
+        ):
+            with pytest.raises((flight.FlightError, pa.ArrowException)) as error:
+                call()
+            assert "Traceback" not in str(error.value) and ".py" not in str(error.value)
+        assert list(client.list_flights(options=options)) == []
+        assert len(client.list_actions(options)) == 2
 
 
 def client_of(served: Served, catalog: RestCatalog) -> Catalog:

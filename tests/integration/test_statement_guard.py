@@ -82,6 +82,9 @@ def run_query(session: Session, sql: str) -> int:
         "table s.t",
         "select * from s.t, lateral (select t.id + 1 as next)",
         "select collate('a', 'UTF8_LCASE'), extract(year from ts), a::string from s.t",
+        "select from_json('{\"a\": 1}', 'a int'), from_json('{}', 'a int', map('mode', 'FAILFAST'))",
+        "select from_json('{\"a\": 1}', schema_of_json('{\"a\": 1}')), from_csv('1', 'a int')",
+        "select variant_get(parse_json('{\"a\": 1}'), '$.a', 'int'), system.bucket(4, id) from s.t",
         "select listagg(a, ',') within group (order by a) from s.t",
         "select * from s.t distribute by id sort by a",
         "show catalogs",
@@ -297,6 +300,14 @@ WAYS_AROUND = {
     "insert (id, a) values (1, reflect('a', 'b'))",
     "Java to explain": "explain select reflect('java.lang.System', 'getenv', 'HOME')",
     "Java in a session's namespace": "select session.reflect('a', 'b')",
+    "a class as a type": 'select from_json(\'{}\', \'{"type":"struct","fields":[{"name":"a",'
+    '"type":{"type":"udt","class":"java.util.Timer"},"nullable":true,"metadata":{}}]}\')',
+    "a class as a type behind a blank": "select from_csv('1', '\n {\"type\":\"udt\"}')",
+    "a class as a computed type": "select from_json('{}', concat('{', '\"type\":\"struct\"}'))",
+    "a class as a named type": "select from_json(json => '{}', schema => '{\"type\":\"struct\"}')",
+    "a class as a variant's type": "select variant_get(parse_json('1'), '$', '{\"type\":\"udt\"}')",
+    "a default of a type": 'select from_json(\'{}\', \'{"type":"struct","fields":[{"name":"a",'
+    '"type":"string","nullable":true,"metadata":{"EXISTS_DEFAULT":"reflect(1, 2)"}}]}\')',
     "a table of Spark's own catalog": "create table spark_catalog.default.t as select 1 as a",
     "the views of Spark's own catalog": "show views in spark_catalog.default",
     "a write to explain": "explain insert into s.t select * from s.u",
@@ -412,7 +423,13 @@ def test_views_of_views_are_bounded(owner: Session, caller: Session, folder: Pat
 def test_statements_that_take_the_parser_too_long(caller: Session) -> None:
     run_query(caller, "select " + "(" * 200 + "1" + ")" * 200)
     run_query(caller, "select '" + "x" * 900_000 + "'")
-    for sql in ("select " + "(" * 20_000 + "1" + ")" * 20_000, "select '" + "x" * 1_000_000 + "'"):
+    run_query(caller, "select '" + "(" * 400 + "' -- " + "(" * 400)
+    deep = "(" * 20_000 + "1" + ")" * 20_000
+    for sql in (
+        f"select {deep}",
+        f"/* {')' * 20_000} */ select {deep}",
+        "select '" + "x" * 1_000_000 + "'",
+    ):
         with pytest.raises(StatementError, match="more than 1000000 characters, or more than 300"):
             run_query(caller, sql)
 

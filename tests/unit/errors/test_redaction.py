@@ -16,7 +16,7 @@ from pyiceberg.exceptions import ServerError
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
-from dbt.adapters.iceberg_stream.errors.redaction import HIDDEN, without_secrets
+from dbt.adapters.iceberg_stream.errors.redaction import HIDDEN, LONGEST, without_secrets
 from dbt.adapters.iceberg_stream.errors.spark import describe
 
 
@@ -246,3 +246,13 @@ def test_long_texts_take_no_long_time(part: str) -> None:
     begun = time.monotonic()
     without_secrets(part * 20_000)
     assert time.monotonic() - begun < 5
+
+
+def test_a_long_text_takes_no_time_and_shows_no_part_of_a_secret() -> None:
+    began = time.monotonic()
+    text = without_secrets("/" * 400_000 + "@")
+    assert time.monotonic() - began < 5
+    assert len(text) <= LONGEST
+    for length in range(LONGEST - 40, LONGEST):
+        text = "x" * length + " https://user:hunter2@host" + "y" * LONGEST
+        assert "hunter" not in without_secrets(text)

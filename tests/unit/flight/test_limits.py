@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,8 +33,32 @@ def test_time() -> None:
     canceled = threading.Event()
     session: Any = SimpleNamespace(interrupt=canceled.set)
     limits = Limits(seconds=1)
-    with pytest.raises(LimitExceeded, match="took longer than 1 s"), limits.time_limit(session):
+    slots = Slots(Limits(statements=1))
+    with (
+        pytest.raises(LimitExceeded, match="took longer than 1 s"),
+        slots.taken() as release,
+        limits.time_limit(session, release),
+    ):
         assert canceled.wait(10)
+        with slots.taken():
+            pass  # a client that reads no more does not keep its slot
         raise StatementError("canceled")
-    with pytest.raises(StatementError, match="^another"), limits.time_limit(session):
+    with slots.taken():
+        pass
+    refused = pytest.raises(StatementError, match="^another")
+    with refused, limits.time_limit(session, release):
         raise StatementError("another")
+
+
+def test_a_late_cancellation_does_not_meet_the_next_statement() -> None:
+    ended, met = threading.Event(), []
+
+    def interrupt() -> None:
+        time.sleep(0.3)
+        met.append(ended.is_set())
+
+    session: Any = SimpleNamespace(interrupt=interrupt)
+    with Limits(seconds=1).time_limit(session, lambda: None):
+        time.sleep(1.1)
+    ended.set()
+    assert met == [False]

@@ -42,6 +42,8 @@ ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExt
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 POLL = 0.02
 CRASH_LOG = "server.crash.log"
+SCRATCH = re.compile(r"[0-9a-f]{8}")
+LOG_SETTINGS = "log4j2.properties"
 # In the scratch folder, the symbolic link to the folder of the sockets.
 SOCKETS = "sockets"
 
@@ -293,7 +295,7 @@ class Launch:
     def _try(self, archived: bool) -> EngineStatus | None:
         scratch = self._settings.home / "tmp" / secrets.token_hex(4)
         scratch.mkdir(parents=True, mode=0o700)
-        (scratch / "log4j2.properties").write_text(LOG4J)
+        (scratch / LOG_SETTINGS).write_text(LOG4J)
         (scratch / SOCKETS).symlink_to(_sockets_folder())
         archive_options = self._archive.use_options() if archived else []
         orders = self._orders(scratch) | self._command(scratch, "server", archive_options)
@@ -373,6 +375,8 @@ def _sweep(folder: Path) -> None:
     import psutil
 
     for scratch in folder.glob("*"):
+        if not SCRATCH.fullmatch(scratch.name) or not (scratch / LOG_SETTINGS).exists():
+            continue  # not ours
         try:
             owner = int((scratch / "supervisor.pid").read_text())
         except (OSError, ValueError):

@@ -33,6 +33,8 @@ def require_private_folder(path: Path) -> None:
         PermissionError: the folder belongs to another user.
         FileNotFoundError: there is no folder.
     """
+    # Another user's link could lead to any folder of this user, whose rights would change.
+    _require_owner(path, path.lstat().st_uid, os.geteuid())
     status = path.stat()
     _require_owner(path, status.st_uid, os.geteuid())
     if stat.S_IMODE(status.st_mode) & 0o077:

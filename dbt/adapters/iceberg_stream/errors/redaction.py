@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 
 HIDDEN = "…"
+# A caller's statement of megabytes would occupy this process for minutes.
+LONGEST = 20_000
+LONGEST_SECRET = 1_000
 # Storages whose locations have a bucket or container before `@`, and not a user.
 _STORAGES = (
     "s3",
@@ -80,10 +83,12 @@ def without_secrets(text: str) -> str:
     Args:
         text: of a message, a setting or an address.
     """
-    text = _USER_INFO.sub(_hide_user, _BARE.sub(_hide, text))
+    cut = len(text) > LONGEST
+    text = _USER_INFO.sub(_hide_user, _BARE.sub(_hide, text[:LONGEST]))
     for pattern in (_IN_URL, _ASSIGNED, _WRITTEN):
         text = pattern.sub(_hide, text)
-    return text
+    # The end may have a secret of which the cut has left a part only.
+    return f"{text[:-LONGEST_SECRET]}{HIDDEN}" if cut else text
 
 
 def _hide_user(match: re.Match[str]) -> str:

@@ -99,14 +99,18 @@ class Callers:
             exists = token in self._callers
         # Outside the lock: a slow catalog must not block other callers.
         created = None if exists else self._create(token)
+        surplus: list[Caller] = []
         with self._guard:
             caller = self._callers.get(token)
             if caller is None:
                 caller = self._callers[token] = created or self._create(token)
+            elif created is not None:
+                # Another call of the same token was faster.
+                surplus.append(created)
             caller.calls += 1
             self._callers.move_to_end(token)
             old = [self._callers.pop(t) for t, c in list(self._callers.items()) if self._is_old(c)]
-        for idle_caller in old:
+        for idle_caller in (*old, *surplus):
             idle_caller.close()
         try:
             yield caller

@@ -104,7 +104,9 @@ def _tables(catalog: IcebergCatalog, namespaces: list[str], command: Any) -> lis
             row = {"catalog_name": catalog.name, "db_schema_name": namespace}
             row |= {"table_name": table, "table_type": kind}
             if command.include_schema:
-                row["table_schema"] = _arrow_schema(catalog, (namespace, table)).serialize()
+                row["table_schema"] = (
+                    _arrow_schema(catalog, (namespace, table)).serialize().to_pybytes()
+                )
             rows.append(row)
     return rows
 

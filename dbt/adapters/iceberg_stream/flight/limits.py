@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -50,11 +50,13 @@ class Limits:
             )
 
     @contextmanager
-    def time_limit(self, session: Session) -> Iterator[None]:
+    def time_limit(self, session: Session, expire: Callable[[], None]) -> Iterator[None]:
         """Cancel the statements of a session that take too long.
 
         Args:
             session: runs one statement.
+            expire: is called when the time is over, because a client that reads no more rows keeps
+                its statement from ending.
 
         Raises:
             LimitExceeded: the statement took too long.
@@ -63,6 +65,7 @@ class Limits:
 
         def cancel() -> None:
             expired.set()
+            expire()
             # A failure to cancel leaves the statement to its own end.
             with suppress(StatementError):
                 session.interrupt()
@@ -80,6 +83,8 @@ class Limits:
             raise
         finally:
             timer.cancel()
+            # A cancellation that is on its way must not meet the session's next statement.
+            timer.join()
 
 
 class Slots:
@@ -94,8 +99,8 @@ class Slots:
         self._free = threading.Semaphore(limits.statements)
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Take a slot for the time of a statement.
+    def taken(self) -> Iterator[Callable[[], None]]:
+        """Take a slot for the time of a statement; yields what gives it back earlier.
 
         Raises:
             LimitExceeded: all are taken.
@@ -105,7 +110,14 @@ class Slots:
                 f"{self._most} statements of this caller are running, which is the most that this "
                 "server allows. Send the statement again when one of them has ended."
             )
+        guard, held = threading.Lock(), [True]
+
+        def release() -> None:
+            with guard:
+                if held.pop() if held else False:
+                    self._free.release()
+
         try:
-            yield
+            yield release
         finally:
-            self._free.release()
+            release()

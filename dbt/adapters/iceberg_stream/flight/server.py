@@ -127,7 +127,7 @@ class FlightSqlServer(flight.FlightServerBase):
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
         """Return the schema and the ticket of a statement or metadata command."""
         with self._caller(context) as caller:
-            name, command = messages.unpack(descriptor.command)
+            name, command = messages.unpack(descriptor.command or b"")
             if name in METADATA_COMMANDS:
                 ticket, schema = descriptor.command, schema_of(name, command)
             else:
@@ -173,13 +173,37 @@ class FlightSqlServer(flight.FlightServerBase):
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Ingest rows or run an update, and send the number of rows."""
         with self._caller(context) as caller:
-            name, command = messages.unpack(descriptor.command)
+            name, command = messages.unpack(descriptor.command or b"")
             if name == "CommandStatementIngest":
-                rows = self._ingest(context, caller, command, reader)
+                with caller.slots.taken():
+                    rows = self._ingest(context, caller, command, reader)
             else:
                 rows = self._run(caller, _sql(name, command))[0]
             result = messages.message("DoPutUpdateResult", record_count=rows)
             writer.write(pa.py_buffer(result.SerializeToString()))
+
+    def get_schema(self, context: Any, descriptor: Any) -> flight.SchemaResult:
+        """Return the schema of a statement or metadata command."""
+        return flight.SchemaResult(self.get_flight_info(context, descriptor).schema)
+
+    def list_flights(self, context: Any, criteria: Any) -> Iterator[flight.FlightInfo]:
+        """Return nothing: Flight SQL's metadata commands list the tables."""
+        return iter(())
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        """Return the actions and what they do."""
+        return [
+            ("CreatePreparedStatement", "Returns a handle of a statement."),
+            ("ClosePreparedStatement", "Does nothing."),
+        ]
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Refuse: Flight SQL does not use it.
+
+        Raises:
+            flight.FlightServerError: always.
+        """
+        raise flight.FlightServerError("This server does not support DoExchange.") from None
 
     def shutdown(self) -> None:
         """End all calls and sessions."""
@@ -261,9 +285,9 @@ class FlightSqlServer(flight.FlightServerBase):
     def _session(self, caller: Caller) -> Iterator[Handle]:
         """Provide a session for one statement, within the caller's limits."""
         with (
-            caller.slots.taken(),
+            caller.slots.taken() as release,
             caller.handle() as handle,
-            self._limits.time_limit(handle.session),
+            self._limits.time_limit(handle.session, release),
         ):
             yield handle
 

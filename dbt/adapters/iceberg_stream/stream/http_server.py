@@ -1,4 +1,4 @@
-"""An HTTP server for a few local readers: bounded, and deaf to pages of other sites."""
+"""An HTTP server for a few local readers, which bounds connections and checks `Host`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,14 @@ class BoundedServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection in a thread of its own, if one is free."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be started
+            self._free.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer a connection; close it after a while, however slowly its client sends."""

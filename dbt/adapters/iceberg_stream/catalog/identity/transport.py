@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 if TYPE_CHECKING:
     from requests import PreparedRequest, Response
 
+# An address with scheme and host, or an absolute path.
+PLAIN_LOCATION = re.compile(r"(?:https?://[\w.:\[\]-]+(?:[/?#][^\\\s]*)?|/(?!/)[^\\\s]*)")
 # Headers that hold no secret whatever their value.
 PUBLIC_HEADERS = {
     "accept",
@@ -91,8 +94,11 @@ def refuse_other_origin(response: Response, **_: Any) -> None:
 
     if not response.is_redirect:
         return
-    target = urljoin(str(response.url), response.headers["location"])
-    if _origin(target) != _origin(str(response.url)):
+    location = response.headers["location"]
+    target = urljoin(str(response.url), location)
+    # Other spellings of addresses lead each client elsewhere.
+    is_plain = PLAIN_LOCATION.fullmatch(location) is not None
+    if not is_plain or _origin(target) != _origin(str(response.url)):
         raise InvalidURL(
             f"{_origin(str(response.url))} redirects to {_origin(target)}, which gets no secret "
             "of the profile. If that is the right address, set it in the profile."

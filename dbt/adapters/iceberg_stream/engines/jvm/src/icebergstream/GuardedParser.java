@@ -1,5 +1,7 @@
 package icebergstream;
 
+import org.antlr.v4.runtime.CharStreams;
+import org.antlr.v4.runtime.Token;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.FunctionIdentifier;
 import org.apache.spark.sql.catalyst.TableIdentifier;
@@ -7,6 +9,8 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.parser.ParameterContext;
 import org.apache.spark.sql.catalyst.parser.ParseException;
 import org.apache.spark.sql.catalyst.parser.ParserInterface;
+import org.apache.spark.sql.catalyst.parser.SqlBaseLexer;
+import org.apache.spark.sql.catalyst.parser.UpperCaseCharStream;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.trees.CurrentOrigin;
 import org.apache.spark.sql.types.DataType;
@@ -65,15 +69,27 @@ final class GuardedParser implements ParserInterface {
     if (StatementGuard.catalogOf(session) == null) {
       return;
     }
-    int nested = 0;
-    for (int at = 0; at < sql.length() && nested <= MOST_NESTED; at++) {
-      nested += sql.charAt(at) == '(' ? 1 : sql.charAt(at) == ')' ? -1 : 0;
-    }
-    if (sql.length() > LONGEST || nested > MOST_NESTED) {
+    if (sql.length() > LONGEST || nesting(sql) > MOST_NESTED) {
       throw new NotAllowedException(
           "The statement has more than " + LONGEST + " characters, or more than " + MOST_NESTED
               + " nested parentheses.");
     }
+  }
+
+  /** Return how deep parentheses are nested, as Spark's lexer finds them. */
+  private static int nesting(String sql) {
+    SqlBaseLexer lexer = new SqlBaseLexer(new UpperCaseCharStream(CharStreams.fromString(sql)));
+    lexer.removeErrorListeners();
+    int nested = 0;
+    int deepest = 0;
+    for (Token token = lexer.nextToken(); token.getType() != Token.EOF; token = lexer.nextToken()) {
+      if (token.getType() == SqlBaseLexer.LEFT_PAREN) {
+        deepest = Math.max(deepest, ++nested);
+      } else if (token.getType() == SqlBaseLexer.RIGHT_PAREN) {
+        nested = Math.max(nested - 1, 0);
+      }
+    }
+    return deepest;
   }
 
   private LogicalPlan checked(String sql, LogicalPlan plan) {

@@ -17,6 +17,7 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedGenerator;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.plans.logical.CreateNamespace;
 import org.apache.spark.sql.catalyst.plans.logical.CreateView;
 import org.apache.spark.sql.catalyst.plans.logical.LeafNode;
@@ -38,7 +39,13 @@ final class ParsedPlanCheck extends PlanVisitor {
   private static final String SYNTAX = "org.apache.spark.sql.catalyst.";
   // Their names are known during the analysis only, when it is too late to refuse a function.
   private static final Set<String> COMPUTED_NAMES =
-      Set.of("ExpressionWithUnresolvedIdentifier", "NamedParameter", "PosParameter");
+      Set.of("ExpressionWithUnresolvedIdentifier");
+  // Functions that take types as strings, and functions that return such strings, or options.
+  private static final Set<String> WITH_TYPES =
+      Set.of("from_json", "from_csv", "variant_get", "try_variant_get");
+  private static final Set<String> TYPES_OF_VALUES =
+      Set.of("schema_of_json", "schema_of_csv", "map");
+  private static final Pattern NOT_SQL = Pattern.compile("^[\\s\\p{Cntrl}]*[\\[{\"]");
 
   private static final Pattern PATH = Pattern.compile("[/\\\\\\p{Cntrl}]|^\\.{0,2}$");
   // The parser notes in the options of a target which privileges its statement needs.
@@ -137,16 +144,45 @@ final class ParsedPlanCheck extends PlanVisitor {
   @Override
   void check(Expression expression) {
     String kind = expression.getClass().getSimpleName();
+    if (kind.equals("PosParameter") || kind.equals("NamedParameter")) {
+      throw new NotAllowedException("This server does not support parameters of statements.");
+    }
     if (COMPUTED_NAMES.contains(kind) || !expression.getClass().getName().startsWith(SYNTAX)) {
       throw refused("`" + expression.prettyName() + "`");
     }
     if (expression instanceof UnresolvedFunction) {
-      requireFunction(((UnresolvedFunction) expression).nameParts());
+      UnresolvedFunction function = (UnresolvedFunction) expression;
+      requireFunction(function.nameParts());
+      if (WITH_TYPES.contains(function.nameParts().last().toLowerCase(Locale.ROOT))) {
+        checkTypes(function);
+      }
     } else if (expression instanceof UnresolvedGenerator) {
       FunctionIdentifier name = ((UnresolvedGenerator) expression).name();
       requireName(name.database().isEmpty() ? name.funcName() : name.unquotedString());
     } else if (expression instanceof UnresolvedTableSpec) {
       checkTable((UnresolvedTableSpec) expression);
+    }
+  }
+
+  /**
+   * Require that types are written as in SQL. In JSON they may name any class, which Spark would
+   * create, and expressions, which Spark would parse and analyze by itself.
+   */
+  private static void checkTypes(UnresolvedFunction function) {
+    Iterator<Expression> arguments = function.arguments().iterator().drop(1);
+    while (arguments.hasNext()) {
+      Expression argument = arguments.next();
+      if (argument instanceof UnresolvedFunction) {
+        String name = ((UnresolvedFunction) argument).nameParts().last();
+        if (TYPES_OF_VALUES.contains(name.toLowerCase(Locale.ROOT))) {
+          continue;
+        }
+      } else if (argument instanceof Literal && !NOT_SQL.matcher(argument.toString()).find()) {
+        continue;
+      }
+      throw new NotAllowedException(
+          "The arguments of `" + function.nameParts().last() + "` after the first one must be "
+              + "literals, without JSON, or schema_of_json(...), schema_of_csv(...) or map(...).");
     }
   }
 
@@ -175,11 +211,12 @@ final class ParsedPlanCheck extends PlanVisitor {
       requireName(name.head());
       return;
     }
+    boolean isInCatalog =
+        name.size() == 2 || (name.size() == 3 && name.head().equalsIgnoreCase(catalog));
     boolean isIceberg =
-        name.size() == 3
-            && name.apply(0).equalsIgnoreCase(catalog)
-            && name.apply(1).equalsIgnoreCase("system")
-            && ICEBERG_FUNCTIONS.contains(name.apply(2).toLowerCase(Locale.ROOT));
+        isInCatalog
+            && name.apply(name.size() - 2).equalsIgnoreCase("system")
+            && ICEBERG_FUNCTIONS.contains(name.last().toLowerCase(Locale.ROOT));
     if (!isIceberg) {
       requireName(name.mkString("."));
     }
