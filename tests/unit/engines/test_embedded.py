@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.cli import main
 from dbt.adapters.iceberg_stream.cli.engine import HOME
 from dbt.adapters.iceberg_stream.engines import embedded
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, Lease, status, stop
+from dbt.adapters.iceberg_stream.engines.launch import _sweep
 from dbt.adapters.iceberg_stream.engines.settings import EngineError, EngineSettings, EngineStatus
 
 
@@ -233,6 +234,35 @@ def test_what_belongs_to_another_user_is_refused(tmp_path: Path, launches: Launc
     os.chown(launches.socket.parent, 12345, 12345)
     with pytest.raises(EngineError, match="socket cannot be trusted"):
         engine(tmp_path).endpoint()
+
+
+def test_a_socket_that_was_removed_while_the_engine_is_used(
+    tmp_path: Path, launches: Launches
+) -> None:
+    first = engine(tmp_path)
+    first.endpoint()
+    launches.socket.unlink()
+    with pytest.raises(EngineError, match="socket of the engine .* was removed"):
+        engine(tmp_path).endpoint()
+
+
+def test_a_home_that_is_a_link_of_another_user(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files to another user")
+    (tmp_path / "victim").mkdir(mode=0o755)
+    (tmp_path / "home").symlink_to(tmp_path / "victim")
+    os.chown(tmp_path / "home", 12345, 12345, follow_symlinks=False)
+    with pytest.raises(EngineError, match="belongs to another user"):
+        engine(tmp_path / "home").endpoint()
+    assert (tmp_path / "victim").stat().st_mode & 0o777 == 0o755
+
+
+def test_only_own_folders_are_swept(tmp_path: Path) -> None:
+    for name in ("thesis", "0a1b2c3d", "4e5f6a7b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "4e5f6a7b" / "log4j2.properties").touch()
+    _sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0a1b2c3d", "thesis"]
 
 
 def test_a_home_of_an_older_version_becomes_private(tmp_path: Path, launches: Launches) -> None:

@@ -181,8 +181,15 @@ def _running(settings: EngineSettings, lease: Lease) -> EngineStatus | None:
     if not server.ready:
         # Its client ended while it was starting.
         return _await(server)
-    if server.answers() or not lease.alone():
+    if server.answers():
         return server
+    if not lease.alone():
+        if server.socket.exists():
+            return server  # it is busy
+        raise EngineError(
+            f"The socket of the engine in {settings.home} was removed from {server.socket.parent}. "
+            "Stop the engine with `iceberg-stream stop`; processes that use it lose it."
+        )
     stop(settings.home)
     return None
 

@@ -94,6 +94,31 @@ def test_client_credentials(listen: Callable[[], Listener], status: int) -> None
     assert source.fetch().value == "t"
 
 
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "http:////{}/",
+        "http:/\\{}/",
+        "//{}/",
+        "///{}/",
+        "http:{}",
+        "HTTP://{}/",
+        "\\\\{}/",
+        "http://x@{}/",
+    ],
+)
+def test_spellings_that_clients_read_differently(
+    listen: Callable[[], Listener], spelling: str
+) -> None:
+    near, far = listen(), listen()
+    target = spelling.format(far.uri.removeprefix("http://"))
+    near.redirect = lambda path: target if path == "/token" else None
+    login = ClientCredentials(f"{near.uri}/token", "me", SECRET)
+    with pytest.raises(IdentityError):
+        Identity(login).token()
+    assert far.got == []
+
+
 @pytest.mark.parametrize("status", [301, 307, 308])
 def test_a_rest_catalog(listen: Callable[[], Listener], status: int) -> None:
     first, other = listen(), listen()
