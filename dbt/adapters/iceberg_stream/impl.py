@@ -266,8 +266,9 @@ class IcebergStreamAdapter(
         from dbt.adapters.iceberg_stream.tables.drop import drop_contents
 
         catalog, schema = self.catalog_of(relation), str(relation.schema)
-        discard_in(catalog, schema)
-        drop_contents(catalog, schema, self.connections.resources.catalogs)
+        catalogs = self.connections.resources.catalogs
+        discard_in(catalog, schema, catalogs)
+        drop_contents(catalog, schema, catalogs)
         for contained in self.list_relations_without_caching(relation):
             self.drop_relation(contained)
         catalog.drop_namespace(schema)
@@ -313,7 +314,7 @@ class IcebergStreamAdapter(
         try:
             from dbt.adapters.iceberg_stream.builds.leftovers import drop_unfinished
 
-            drop_unfinished(self.catalog_of(relation), name)
+            drop_unfinished(self.catalog_of(relation), name, self.connections.resources.catalogs)
         except CatalogError as error:
             logger.warning(f"{'.'.join(name)} is no longer needed, but cannot be dropped: {error}")
 

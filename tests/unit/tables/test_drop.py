@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
 
+from dbt.adapters.iceberg_stream.builds.names import staged_name
+from dbt.adapters.iceberg_stream.builds.staged import stage_table
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.locations import local_path
+from dbt.adapters.iceberg_stream.tables.clones import clone_table
 from dbt.adapters.iceberg_stream.tables.commit.change import append
-from dbt.adapters.iceberg_stream.tables.drop import drop_table, drop_tables
+from dbt.adapters.iceberg_stream.tables.drop import Drop, drop_table, drop_tables, run_drops
 from tests.unit.catalog.test_locations import VIEW
 from tests.unit.local_tables import (
     NAME,
@@ -216,3 +220,82 @@ def test_another_catalog_that_cannot_be_opened(lake: IcebergCatalog) -> None:
     before = files(folder)
     drop_table(lake, NAME, Catalogs("lake", {"lake": lambda: lake, "other": refuse}))
     assert files(folder) == before and lake.relations("s") == []
+
+
+def before_unregister(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]
+) -> None:
+    """Have another writer act after the drop has looked at the table."""
+    original = lake._backend.unregister
+
+    def unregister(*name: str) -> None:
+        monkeypatch.undo()
+        action()
+        original(*name)
+
+    monkeypatch.setattr(lake._backend, "unregister", unregister)
+
+
+def test_another_writer_uses_the_files_meanwhile(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, the files were chosen before the drop, and went although others had them by then."""
+    clone, staged, renamed = ("s", "clone"), staged_name(NAME, "pr"), ("s", "renamed")
+
+    def act() -> None:
+        clone_table(lake, NAME, clone)
+        stage_table(lake, NAME, "pr", {})
+        lake.register(renamed, load(lake).location)
+
+    before_unregister(lake, monkeypatch, act)
+    drop_table(lake, NAME)
+    assert NAME[1] not in dict(lake.relations("s"))
+    for name in (clone, staged, renamed):
+        assert rows(lake, name) == [(1, "a")]
+
+
+def test_the_name_is_used_again_meanwhile(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drop of several relations looks at each again just before it drops it."""
+    make_table(lake, name=OTHER)
+
+    def act() -> None:
+        lake.register(("s", "renamed"), load(lake).location)
+        lake.unregister(NAME)
+
+    before_unregister(lake, monkeypatch, act)
+    drop_tables(lake, [OTHER, NAME])
+    assert lake.relations("s") == [("renamed", "table")]
+    assert rows(lake, ("s", "renamed")) == [(1, "a")]
+
+
+def test_another_table_of_the_name_stays(lake: IcebergCatalog) -> None:
+    meant = load(lake)
+    lake.unregister(NAME)
+    make_table(lake)
+    insert(lake, ROW)
+    run_drops(lake, [Drop(NAME, meant)])
+    assert rows(lake) == [(1, "a")]
+
+
+def test_a_server_does_not_purge(lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would look at the other tables before ours are dropped, or not at all."""
+    monkeypatch.setattr(type(lake._backend), "purges", True)
+    register_copy(lake)
+    folder = home(lake)
+    drop_table(lake, NAME)
+    assert rows(lake, OTHER) == [(1, "a")]
+    drop_table(lake, OTHER)
+    assert files(folder) == set()
+
+
+def test_a_staged_version_of_a_clone(lake: IcebergCatalog) -> None:
+    """It has the clone's properties, but the tag is the clone's."""
+    clone_table(lake, NAME, OTHER)
+    tags = set(load(lake).metadata["refs"])
+    stage_table(lake, OTHER, "pr", {})
+    drop_table(lake, staged_name(OTHER, "pr"))
+    assert set(load(lake).metadata["refs"]) == tags
+    drop_table(lake, OTHER)
+    assert set(load(lake).metadata["refs"]) == {"main"}

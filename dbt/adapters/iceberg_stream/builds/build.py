@@ -13,7 +13,7 @@ from pyiceberg.table.update import SetPropertiesUpdate
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_name
-from dbt.adapters.iceberg_stream.builds.publish import PARALLEL, is_unfilled
+from dbt.adapters.iceberg_stream.builds.publish import PARALLEL, drop_unfilled
 from dbt.adapters.iceberg_stream.builds.staged import (
     LAST_RUN,
     StagedTable,
@@ -22,8 +22,10 @@ from dbt.adapters.iceberg_stream.builds.staged import (
     plan_discards,
 )
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.views import last_change_ms
+from dbt.adapters.iceberg_stream.tables.drop import remove_files
 
 
 @dataclass(frozen=True)
@@ -172,20 +174,23 @@ def record_run(
     if kind == "table":
         if (staged := load_staged(catalog, name, build)) is not None:
             catalog.commit(staged.table, (), (SetPropertiesUpdate(updates=properties),))
-    elif (metadata := catalog.metadata(staged_name(name, build))) is not None:
-        all_properties = {**(metadata.get("properties") or {}), **properties}
-        catalog.put_view(staged_name(name, build), {**metadata, "properties": all_properties})
+    elif catalog.metadata(staged_name(name, build)) is not None:
+        # Not another version: `publish` compares the view's age with that of a table in its place.
+        catalog.set_view_properties(staged_name(name, build), properties)
 
 
-def discard(catalog: IcebergCatalog, build: Build) -> None:
+def discard(catalog: IcebergCatalog, build: Build, catalogs: Catalogs | None = None) -> None:
     """Drop all staged relations of a build, with the files that only they have.
 
     Those that have the record of its last command are dropped last, so that `publish` refuses what
-    an interrupted `discard` leaves.
+    an interrupted `discard` leaves. `publish` at the same time publishes all or nothing: it cannot
+    commit once a staged table is dropped, and what it has committed before keeps its files.
 
     Args:
         catalog: the catalog.
         build: the build.
+        catalogs: those of the profile, whose other tables may reference files of the build; only
+            `catalog` by default.
 
     Raises:
         CatalogError: the catalog refuses.
@@ -199,43 +204,40 @@ def discard(catalog: IcebergCatalog, build: Build) -> None:
         if kind == "view":
             catalog.unregister(staged_name(name, build.name))
         elif (staged := tables.get(name)) is not None:
-            _drop_unfilled(catalog, staged)
-            drops[name].run(catalog)
+            drops[name].unregister(catalog)
+            if drops[name].table is not None:
+                drop_unfilled(catalog, staged)
 
     items = build.relations.items()
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        list(pool.map(drop, [item for item in items if item[0] not in recorded]))
-        list(pool.map(drop, [item for item in items if item[0] in recorded]))
+    try:
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            list(pool.map(drop, [item for item in items if item[0] not in recorded]))
+            list(pool.map(drop, [item for item in items if item[0] in recorded]))
+    finally:
+        remove_files(catalog, list(drops.values()), catalogs)
 
 
-def _drop_unfilled(catalog: IcebergCatalog, staged: StagedTable) -> None:
-    """Drop a new table that an interrupted `publish` has created, but not filled."""
-    if not staged.is_new:
-        return
-    published = catalog.load(staged.name)
-    if published is None:
-        return
-    if is_unfilled(published, staged.build):
-        catalog.unregister(staged.name)
-
-
-def discard_in(catalog: IcebergCatalog, namespace: str) -> None:
+def discard_in(catalog: IcebergCatalog, namespace: str, catalogs: Catalogs | None = None) -> None:
     """Discard the builds that have relations in a namespace, with those in others.
 
     Args:
         catalog: the catalog.
         namespace: the namespace.
+        catalogs: as for `discard`.
 
     Raises:
         CatalogError: the catalog refuses.
     """
     for build in list_builds(catalog):
         if any(name[0] == namespace for name in build.relations):
-            discard(catalog, build)
+            discard(catalog, build, catalogs)
 
 
 def discard_abandoned(
-    catalog: IcebergCatalog, namespaces: Iterable[str], age: timedelta
+    catalog: IcebergCatalog,
+    namespaces: Iterable[str],
+    age: timedelta,
+    catalogs: Catalogs | None = None,
 ) -> list[str]:
     """Discard the builds whose relations have not changed for some time.
 
@@ -245,6 +247,7 @@ def discard_abandoned(
         catalog: the catalog.
         namespaces: only builds that have relations in one of these.
         age: how long.
+        catalogs: as for `discard`.
 
     Returns:
         The names of the discarded builds.
@@ -253,7 +256,11 @@ def discard_abandoned(
     for build in list_builds(catalog):
         if chosen.isdisjoint(name[0] for name in build.relations):
             continue
-        if datetime.now(timezone.utc) - load_status(catalog, build).last_change > age:
-            discard(catalog, build)
+        try:
+            status = load_status(catalog, build)
+        except BuildError:
+            continue  # another process published or discarded it
+        if datetime.now(timezone.utc) - status.last_change > age:
+            discard(catalog, build, catalogs)
             abandoned.append(build.name)
     return abandoned

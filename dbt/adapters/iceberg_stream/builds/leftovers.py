@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 
 from dbt.adapters.iceberg_stream.builds.names import is_replacement, replaced_name
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.views import last_change_ms
 from dbt.adapters.iceberg_stream.tables.drop import drop_table
@@ -66,12 +67,16 @@ def list_leftovers(catalog: IcebergCatalog, namespaces: Iterable[str]) -> list[L
     return leftovers
 
 
-def clear_leftovers(catalog: IcebergCatalog, name: Name) -> list[Leftover]:
+def clear_leftovers(
+    catalog: IcebergCatalog, name: Name, catalogs: Catalogs | None = None
+) -> list[Leftover]:
     """Finish what killed runs began: give a leftover its name if that is free, or drop it.
 
     Args:
         catalog: the catalog.
         name: of the relation that was to be replaced.
+        catalogs: those of the profile, whose other tables may reference the files; only `catalog`
+            by default.
 
     Returns:
         The leftovers that there were.
@@ -83,16 +88,17 @@ def clear_leftovers(catalog: IcebergCatalog, name: Name) -> list[Leftover]:
     by_age = sorted(leftovers, key=lambda found: found.last_change, reverse=True)
     for place, leftover in enumerate(by_age):
         if place or not leftover.is_missing or not _rename(catalog, leftover):
-            drop_table(catalog, leftover.name)
+            drop_table(catalog, leftover.name, catalogs)
     return by_age
 
 
-def drop_unfinished(catalog: IcebergCatalog, name: Name) -> bool:
+def drop_unfinished(catalog: IcebergCatalog, name: Name, catalogs: Catalogs | None = None) -> bool:
     """Drop the new version of a relation after a failure, unless it is the only version.
 
     Args:
         catalog: the catalog.
         name: of the new version.
+        catalogs: as for `clear_leftovers`.
 
     Returns:
         Whether it was dropped.
@@ -104,7 +110,7 @@ def drop_unfinished(catalog: IcebergCatalog, name: Name) -> bool:
     # The old version may have been dropped without an answer.
     if is_replacement(name[1]) and catalog.metadata((name[0], replaced)) is None:
         return False
-    drop_table(catalog, name)
+    drop_table(catalog, name, catalogs)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AssertCreate, SetPropertiesUpdate
+from pyiceberg.table.update import AssertCreate, AssertTableUUID, SetPropertiesUpdate
 from tenacity import (
     Retrying,
     retry_if_exception_type,
@@ -42,6 +43,7 @@ from dbt.adapters.iceberg_stream.builds.updates import (
     without_snapshots,
 )
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
     CommitConflict,
@@ -49,7 +51,12 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
-from dbt.adapters.iceberg_stream.catalog.views import same_view, view_query, with_query
+from dbt.adapters.iceberg_stream.catalog.views import (
+    last_change_ms,
+    same_view,
+    view_query,
+    with_query,
+)
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.tables.commit.change import append
@@ -59,13 +66,16 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     iter_manifests,
     read_manifest_list,
 )
-from dbt.adapters.iceberg_stream.tables.drop import plan_drops
+from dbt.adapters.iceberg_stream.tables.drop import Drop, remove_unreferenced
+from dbt.adapters.iceberg_stream.tables.drop import remove_files as remove_dropped
 
 logger = Logger()
 
 ATTEMPTS = 10
 # Tables that are loaded or dropped at the same time.
 PARALLEL = 8
+# Property of a staged table: the snapshot that it is published as, and what it was like then.
+PUBLISHED_AS = f"{BUILD}.published-as"
 
 
 @dataclass(frozen=True)
@@ -100,10 +110,17 @@ class _Plan:
     new: list[StagedTable] = field(default_factory=list)
     conflicts: list[tuple[Name, str]] = field(default_factory=list)
     rebased: list[Committer] = field(default_factory=list)
+    # Those that an earlier attempt has published.
+    earlier: set[Name] = field(default_factory=set)
+    # What each staged table is published as.
+    marks: list[TableCommit] = field(default_factory=list)
 
 
 def publish(
-    catalog: IcebergCatalog, build: str, relations: Iterable[tuple[Name, str]]
+    catalog: IcebergCatalog,
+    build: str,
+    relations: Iterable[tuple[Name, str]],
+    catalogs: Catalogs | None = None,
 ) -> Publication:
     """Publish relations of a build, and drop their staged versions.
 
@@ -114,11 +131,14 @@ def publish(
         catalog: the catalog, as the user who publishes.
         build: name of the build.
         relations: published names and kinds (`table` or `view`) of the build's relations.
+        catalogs: those of the profile, whose other tables may reference files of the build; only
+            `catalog` by default.
 
     Raises:
         BuildConflict: other writers changed published tables; nothing was published.
-        BuildError: a table was staged, but never built, and nothing was published; or the tables
-            were published, and a view was not.
+        BuildError: a table was staged, but never built, or another process published or discarded
+            the build meanwhile, and nothing was published; or the tables were published, and a
+            view was not.
         CatalogError: the catalog refuses; nothing was published.
         CommitStateUnknown: the catalog did not answer; publish again.
     """
@@ -135,20 +155,22 @@ def publish(
     staged_views = {name: catalog.metadata(staged_name(name, build)) for name in views}
     _check_whole(build, relations, staged, staged_views)
     _check_built(build, staged)
+    if conflicts := _view_conflicts(catalog, staged_views, kinds):
+        raise BuildConflict(build, conflicts)
     replaced_views = [name for name in names if kinds.get(name) == "view"]
     plan, now = _commit(catalog, build, staged, _ReplacedViews(catalog, build, replaced_views))
     name = None
     try:
-        staged = _forget_relations(catalog, staged, staged_views, build)
+        _forget_relations(catalog, staged, staged_views, build)
         for name in views:
-            _publish_view(catalog, build, name)
+            _publish_view(catalog, build, name, catalogs)
     except CatalogError as error:
         rest = f", but not the view {'.'.join(name)}" if name else ""
         raise BuildError(
             f"The tables of the build `{build}` are published{rest}: {error}\n"
             f"Run `iceberg-stream publish {build}` for the rest."
         ) from error
-    _clean_up(catalog, staged, plan)
+    _clean_up(catalog, staged, plan, catalogs)
     seconds = time.monotonic() - start
     return Publication(build, plan.snapshots, views, plan.unchanged, now, seconds)
 
@@ -182,23 +204,18 @@ def _forget_relations(
     tables: Sequence[StagedTable],
     views: Mapping[Name, Metadata | None],
     build: str,
-) -> list[StagedTable]:
-    """Remove the list of relations from the record: they are published, and dropped one by one.
-
-    Returns:
-        The staged tables now.
-    """
-    result = []
+) -> None:
+    """Remove the list of relations from the record: they are published, and dropped one by one."""
     for staged in tables:
-        changed = None
-        if (run := _without_relations(staged.metadata)) is not None:
-            catalog.commit(staged.table, (), (SetPropertiesUpdate(updates={LAST_RUN: run}),))
-            changed = load_staged(catalog, staged.name, build)
-        result.append(changed or staged)
+        if _without_relations(staged.metadata) is None:
+            continue
+        # The commit that has published it has changed it.
+        now = load_staged(catalog, staged.name, build)
+        if now is not None and (run := _without_relations(now.metadata)) is not None:
+            catalog.commit(now.table, (), (SetPropertiesUpdate(updates={LAST_RUN: run}),))
     for name, metadata in views.items():
         if metadata is not None and (run := _without_relations(metadata)) is not None:
             catalog.set_view_properties(staged_name(name, build), {LAST_RUN: run})
-    return result
 
 
 def _without_relations(metadata: Metadata) -> str | None:
@@ -231,9 +248,48 @@ def _commit(
     """Commit all tables at once, again if another writer is faster or the answer is lost."""
     with ExitStack() as undo:
         undo.callback(views.restore)
-        result = _commit_attempts(catalog, build, tables, views)
+        try:
+            result = _commit_attempts(catalog, build, tables, views)
+        except CatalogError as error:
+            if _reloaded(catalog, tables) is None:
+                raise _gone(catalog, build, tables) from error
+            raise
         undo.pop_all()
     return result
+
+
+def _reloaded(catalog: IcebergCatalog, tables: Sequence[StagedTable]) -> list[StagedTable] | None:
+    """Return staged tables as they are now; None if one is gone."""
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        now = list(pool.map(lambda old: load_staged(catalog, old.name, old.build), tables))
+    pairs = zip(tables, now, strict=True)
+    same = [new for old, new in pairs if new is not None and _is_same(new, old)]
+    return same if len(same) == len(tables) else None
+
+
+def _gone(catalog: IcebergCatalog, build: str, tables: Iterable[StagedTable]) -> BuildError:
+    """Undo what was prepared for a build whose staged tables are gone."""
+    for staged in tables:
+        drop_unfilled(catalog, staged)
+    return BuildError(
+        f"The build `{build}` was published or discarded by another process at the same time. "
+        "This one published nothing."
+    )
+
+
+def drop_unfilled(catalog: IcebergCatalog, staged: StagedTable) -> None:
+    """Drop a new table that an interrupted `publish` has created, but not filled.
+
+    Args:
+        catalog: the catalog.
+        staged: its staged table. Once the catalog does not list that any more, nobody fills the
+            table.
+    """
+    if not staged.is_new:
+        return
+    published = catalog.load(staged.name)
+    if published is not None and is_unfilled(published, staged.build):
+        catalog.unregister(staged.name)
 
 
 def _commit_attempts(
@@ -249,6 +305,11 @@ def _commit_attempts(
         reraise=True,
     ):
         with attempt:
+            if attempt.retry_state.attempt_number > 1:
+                # The lost attempt may have published them.
+                if (reloaded := _reloaded(catalog, tables)) is None:
+                    raise _gone(catalog, build, tables)
+                tables = reloaded
             plan, now = _plan(catalog, build, tables)
             try:
                 if plan.conflicts:
@@ -256,7 +317,7 @@ def _commit_attempts(
                 views.drop(staged.name for staged in plan.new)
                 plan.commits += [_creation(catalog, staged, build, now) for staged in plan.new]
                 if plan.commits:
-                    catalog.commit_all(plan.commits)
+                    catalog.commit_all([*plan.commits, *plan.marks])
             except (CommitConflict, BuildConflict):
                 for committer in plan.rebased:
                     committer.discard()
@@ -329,6 +390,8 @@ def _plan(catalog: IcebergCatalog, build: str, tables: Sequence[StagedTable]) ->
     now = max(int(time.time() * 1000), *times) if times else int(time.time() * 1000)
     for staged, table in zip(tables, published, strict=True):
         _plan_table(plan, catalog, build, staged, table, now)
+        if staged.name in plan.snapshots and staged.name not in plan.earlier:
+            plan.marks.append(_mark(staged, plan.snapshots[staged.name]))
     return plan, now
 
 
@@ -341,9 +404,14 @@ def _plan_table(
     now: int,
 ) -> None:
     name, current = staged.name, staged.metadata.get("current-snapshot-id")
-    if published is not None and (snapshot := _published_snapshot(published.metadata, staged)):
-        plan.snapshots[name] = snapshot
-        return
+    if published is not None:
+        snapshot = _marked(staged)
+        if snapshot is None:
+            snapshot = _published_snapshot(published.metadata, staged)
+        if snapshot is not None:
+            plan.snapshots[name] = snapshot
+            plan.earlier.add(name)
+            return
     if staged.is_new:
         # Marked with the build: an interrupted attempt has created the table without rows.
         if published is None or is_unfilled(published, build):
@@ -382,6 +450,35 @@ def _creation(catalog: IcebergCatalog, staged: StagedTable, build: str, now: int
     updates = updates_between(metadata, built, build, now)
     assertions = requirements(metadata) if published.exists else (AssertCreate(),)
     return TableCommit(published, assertions, updates)
+
+
+def _mark(staged: StagedTable, snapshot: int) -> TableCommit:
+    """Return the commit that marks a staged table as published.
+
+    It is part of the transaction that publishes it. So that fails if the staged table is dropped
+    before, with whose files `discard` may end, and a later attempt knows what is published, even
+    if it has no snapshot or its snapshot was expired.
+    """
+    mark = json.dumps({"snapshot": snapshot, "state": _state(staged)})
+    assertion = AssertTableUUID(uuid=staged.metadata["table-uuid"])
+    update = SetPropertiesUpdate(updates={PUBLISHED_AS: mark})
+    return TableCommit(staged.table, (assertion,), (update,))
+
+
+def _marked(staged: StagedTable) -> int | None:
+    """Return as which snapshot a staged table was published, unless it changed since."""
+    mark = json.loads(staged.properties.get(PUBLISHED_AS, "{}"))
+    return int(mark["snapshot"]) if mark.get("state") == _state(staged) else None
+
+
+def _state(staged: StagedTable) -> str:
+    metadata = staged.metadata
+    state = [versions(metadata), own_properties(metadata), metadata.get("refs") or {}]
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _is_same(one: StagedTable, other: StagedTable) -> bool:
+    return bool(one.metadata["table-uuid"] == other.metadata["table-uuid"])
 
 
 def _published_snapshot(metadata: Metadata, staged: StagedTable) -> int | None:
@@ -490,7 +587,9 @@ def _foreign_change(staged: StagedTable, published: LoadedTable) -> str:
     )
 
 
-def _publish_view(catalog: IcebergCatalog, build: str, name: Name) -> None:
+def _publish_view(
+    catalog: IcebergCatalog, build: str, name: Name, catalogs: Catalogs | None
+) -> None:
     staged = staged_name(name, build)
     metadata = catalog.metadata(staged)
     if metadata is None or "versions" not in metadata:
@@ -499,7 +598,7 @@ def _publish_view(catalog: IcebergCatalog, build: str, name: Name) -> None:
     properties = {k: v for k, v in (new.get("properties") or {}).items() if k != LAST_RUN}
     new = {**new, "properties": properties}
     if (table := catalog.load(name)) is not None:
-        _replace_table(catalog, table, new)
+        _replace_table(catalog, table, metadata, new, catalogs)
     else:
         published = catalog.metadata(name)
         if published is None or not same_view(new, published):
@@ -507,26 +606,69 @@ def _publish_view(catalog: IcebergCatalog, build: str, name: Name) -> None:
     catalog.unregister(staged)
 
 
-def _replace_table(catalog: IcebergCatalog, table: LoadedTable, view: Metadata) -> None:
+def _replace_table(
+    catalog: IcebergCatalog,
+    table: LoadedTable,
+    staged: Metadata,
+    view: Metadata,
+    catalogs: Catalogs | None,
+) -> None:
     """Replace a table by a view; the table is back if the view is refused."""
-    (drop,) = plan_drops(catalog, [table.name])
-    catalog.unregister(table.name)
+    drop = Drop(table.name, table)
+    if not _is_newer(table.metadata, staged):
+        drop.unregister(catalog)
+    if drop.table is None:
+        raise CatalogError(f"another writer has changed the table {'.'.join(table.name)}")
     try:
         catalog.put_view(table.name, view)
     except (CatalogError, OSError):
-        catalog.register(table.name, table.location)
+        catalog.register(table.name, drop.table.location)
         raise
-    drop.remove_files(catalog)
+    remove_dropped(catalog, [drop], catalogs)
 
 
-def _clean_up(catalog: IcebergCatalog, tables: Sequence[StagedTable], plan: _Plan) -> None:
-    """Drop the staged tables; their data is the published tables' now."""
+def _view_conflicts(
+    catalog: IcebergCatalog, views: Mapping[Name, Metadata | None], kinds: Mapping[Name, str]
+) -> list[tuple[Name, str]]:
+    """Return the tables in whose places a build has views, and that changed since."""
+    conflicts = []
+    for name, staged in views.items():
+        if staged is not None and kinds.get(name) == "table":
+            table = catalog.metadata(name, history=False)
+            if table is not None and "versions" not in table and _is_newer(table, staged):
+                conflicts.append(
+                    (name, "was created or changed by another writer, and a view would replace it")
+                )
+    return conflicts
+
+
+def _is_newer(table: Metadata, view: Metadata) -> bool:
+    return last_change_ms(table) > last_change_ms(view)
+
+
+def _clean_up(
+    catalog: IcebergCatalog,
+    tables: Sequence[StagedTable],
+    plan: _Plan,
+    catalogs: Catalogs | None,
+) -> None:
+    """Drop the staged tables; their data is the published tables' now.
+
+    Only what an earlier attempt has published, or what was rebased, has files that may be removed
+    and that another table may have.
+    """
     rebased = {committer.name for committer in plan.rebased}
 
-    def drop(staged: StagedTable) -> None:
-        manifests = added_files(staged)[0] if staged.name in rebased else []
+    def drop(staged: StagedTable) -> tuple[LoadedTable, list[str]] | None:
+        current = load_staged(catalog, staged.name, staged.build)
+        if current is None or not _is_same(current, staged):
+            return None
         catalog.unregister(staged_name(staged.name, staged.build))
-        remove_files(staged, [*manifests, *metadata_files(staged)])
+        if staged.name not in rebased | plan.earlier:
+            remove_files(current, metadata_files(current))
+            return None
+        return current.table, [*added_files(current)[0], *metadata_files(current)]
 
     with ThreadPoolExecutor(PARALLEL) as pool:
-        list(pool.map(drop, tables))
+        shared = [files for files in pool.map(drop, tables) if files is not None]
+    remove_unreferenced(catalog, shared, catalogs)

@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
 from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_identifier, staged_name
 from dbt.adapters.iceberg_stream.builds.settings import BuildSettings
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, one_catalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 
@@ -42,6 +43,8 @@ class BuildRun:
         note: notes the build for `dbt retry`, and whether the command was interrupted.
         rebuild: builds models again, from the published names of their tables and of all relations
             of the build; None if a conflict with another writer is an error.
+        catalogs: returns the profile's catalogs, whose tables may reference files of the build;
+            only that of `catalog` by default.
     """
 
     def __init__(
@@ -51,12 +54,14 @@ class BuildRun:
         on_published: Callable[[Mapping[Name, int], Iterable[Name]], None],
         note: Callable[[bool], None],
         rebuild: Callable[[Collection[Name], Collection[Name]], None] | None = None,
+        catalogs: Callable[[], Catalogs] | None = None,
     ) -> None:
         self.settings = settings
         self._catalog = catalog
         self._on_published = on_published
         self._note = note
         self._rebuild = rebuild
+        self._catalogs = catalogs or (lambda: one_catalog(catalog()))
         self._relations: dict[Name, str] = {}
         self._loaded: set[str] = set()
         self._built: set[Name] = set()
@@ -148,10 +153,15 @@ class BuildRun:
     def _stage_view(
         self, catalog: IcebergCatalog, name: Name, existing: str | None, _: Any
     ) -> bool:
-        from dbt.adapters.iceberg_stream.builds.staged import discard_table, load_staged
+        from dbt.adapters.iceberg_stream.builds.staged import load_staged, plan_discards
+        from dbt.adapters.iceberg_stream.tables.drop import run_drops
 
         if existing == TABLE and (staged := load_staged(catalog, name, self.name)) is not None:
-            discard_table(catalog, staged)
+            run_drops(catalog, plan_discards(catalog, [staged]), self._catalogs())
+        if existing == VIEW and "versions" not in (catalog.metadata(name) or {"versions": []}):
+            # The view gets a new age: `publish` compares it with that of the table.
+            catalog.unregister(staged_name(name, self.name))
+            return False
         return existing == VIEW
 
     def check_statement(self, sql: str) -> None:
@@ -269,7 +279,7 @@ class BuildRun:
         for action in self._deferred:
             action()
         namespaces = {name[0] for name in relations}
-        for build in discard_abandoned(catalog, namespaces, self.settings.keep):
+        for build in discard_abandoned(catalog, namespaces, self.settings.keep, self._catalogs()):
             logger.info(f"Discarded the build `{build}`, which was abandoned")
 
     def _publish_relations(self, relations: Mapping[Name, str]) -> Publication:
@@ -277,7 +287,7 @@ class BuildRun:
 
         for rebuilds_left in reversed(range(REBUILDS + 1)):
             try:
-                return publish(self._catalog(), self.name, relations.items())
+                return publish(self._catalog(), self.name, relations.items(), self._catalogs())
             except BuildConflict as conflict:
                 if self._rebuild is None or not rebuilds_left:
                     raise

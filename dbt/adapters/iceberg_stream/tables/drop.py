@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 
 from dbt_common.exceptions import DbtRuntimeError
+from pyiceberg.exceptions import SignError
 
 from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, one_catalog
@@ -14,11 +17,11 @@ from dbt.adapters.iceberg_stream.catalog.clone_tags import (
     ORIGIN_UUID,
     SNAPSHOT,
     TAG,
+    CloneTag,
     clone_tags,
     is_clone,
 )
 from dbt.adapters.iceberg_stream.catalog.locations import comparable, is_within
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
@@ -33,6 +36,8 @@ from dbt.adapters.iceberg_stream.tables.references import (
 )
 
 logger = Logger()
+# Files that are removed at the same time.
+PARALLEL = 16
 
 
 def drop_table(catalog: IcebergCatalog, name: Name, catalogs: Catalogs | None = None) -> None:
@@ -68,8 +73,7 @@ def drop_tables(
     Raises:
         CatalogError: the catalog refuses; no file of the relation is removed.
     """
-    for drop in plan_drops(catalog, names, catalogs):
-        drop.run(catalog)
+    run_drops(catalog, [Drop(name) for name in names], catalogs)
 
 
 def drop_contents(catalog: IcebergCatalog, namespace: str, catalogs: Catalogs) -> None:
@@ -87,60 +91,86 @@ def drop_contents(catalog: IcebergCatalog, namespace: str, catalogs: Catalogs) -
     drop_tables(catalog, names, catalogs)
 
 
-def plan_drops(
-    catalog: IcebergCatalog,
-    names: Iterable[Name],
-    catalogs: Catalogs | None = None,
+def plan_shared(
+    _: IcebergCatalog, tables: Iterable[tuple[LoadedTable, Collection[int] | None]]
 ) -> list[Drop]:
-    """Decide which files go with tables and views; see `drop_tables`.
+    """Return the drops of tables that began with files of another one, such as staged ones.
+
+    Args:
+        tables: the tables, each with the ids of the snapshots that it began with; without ids, only
+            its metadata files go with it.
+    """
+    return [Drop(table.name, table, is_shared=True, base=base) for table, base in tables]
+
+
+def run_drops(
+    catalog: IcebergCatalog, drops: Sequence[Drop], catalogs: Catalogs | None = None
+) -> None:
+    """Drop relations, then remove the files that no relation references any more.
+
+    Nobody begins to use the files of a table that the catalog does not list any more, so they are
+    compared with what others reference after that.
 
     Args:
         catalog: the catalog.
-        names: namespaces and identifiers; those that do not exist are left out.
+        drops: what to drop.
         catalogs: as for `drop_tables`.
 
     Raises:
-        CatalogError: the catalog refuses.
+        CatalogError: the catalog refuses; no file of the relation is removed.
     """
-    drops = [drop for name in names if (drop := _plan(catalog, name)) is not None]
-    _keep_referenced(catalog, drops, catalogs)
-    return drops
+    try:
+        for drop in drops:
+            drop.unregister(catalog)
+    finally:
+        remove_files(catalog, drops, catalogs)
 
 
-def plan_shared(
-    catalog: IcebergCatalog, tables: Iterable[tuple[LoadedTable, Collection[int] | None]]
-) -> list[Drop]:
-    """Decide which files go with tables that began with files of another one, such as staged ones.
+def remove_files(
+    catalog: IcebergCatalog, drops: Sequence[Drop], catalogs: Catalogs | None = None
+) -> None:
+    """Remove the files of what was dropped, unless a relation references them.
 
     Args:
         catalog: the catalog.
-        tables: the tables, each with the ids of the snapshots that it began with; without ids, only
-            its metadata files go with it.
-
-    Raises:
-        OSError: the storage cannot be read.
+        drops: those that were not run leave their files.
+        catalogs: as for `drop_tables`.
     """
-    drops = [Drop(table.name, table, _added(table, base)) for table, base in tables]
-    _keep_referenced(catalog, drops, None)
-    return drops
+    files = [(drop.table, drop.list_files()) for drop in drops if drop.table is not None]
+    remove_unreferenced(catalog, files, catalogs)
+    for drop in drops:
+        drop.remove_clone_tag(catalog)
 
 
-def _keep_referenced(
-    catalog: IcebergCatalog, drops: Sequence[Drop], catalogs: Catalogs | None
+def remove_unreferenced(
+    catalog: IcebergCatalog,
+    files: Sequence[tuple[LoadedTable, Sequence[str]]],
+    catalogs: Catalogs | None = None,
 ) -> None:
-    """Keep the files that relations reference that are not dropped."""
-    files = [file for drop in drops for file in drop.files]
-    if not files:
+    """Remove files of tables that the catalog does not list any more, unless others need them.
+
+    Args:
+        catalog: the catalog.
+        files: each table as it was, with locations of files.
+        catalogs: as for `drop_tables`.
+    """
+    candidates = [file for _, own in files for file in own]
+    if not candidates:
         return
     try:
-        others = (catalogs or one_catalog(catalog)).all_from(catalog)
-        dropped = {drop.name for drop in drops}
-        left = set(without_referenced(files, others, dropped=dropped))
-    except DbtRuntimeError as error:
+        left = set(
+            without_referenced(candidates, (catalogs or one_catalog(catalog)).all_from(catalog))
+        )
+    except (DbtRuntimeError, OSError) as error:
         logger.warning(f"The files of what is dropped stay: {reason(error)}")
-        left = set()
-    for drop in drops:
-        drop.keep_all_but(left)
+        return
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        for table, own in files:
+            try:
+                list(pool.map(partial(remove_quietly, table.io), [f for f in own if f in left]))
+            except SignError as error:
+                # Only the server may access the storage, and only for tables that it lists.
+                logger.warning(f"Files of {'.'.join(table.name)} stay: {reason(error)}")
 
 
 def _added(table: LoadedTable, base: Collection[int] | None) -> list[str]:
@@ -150,99 +180,114 @@ def _added(table: LoadedTable, base: Collection[int] | None) -> list[str]:
 
 @dataclass
 class Drop:
-    """What becomes of a relation and its files.
+    """A relation to drop.
 
     Attributes:
         name: namespace and identifier.
-        table: the table; None for a view, or if its files stay.
-        files: to remove.
-        is_whole: whether these are all files of the table.
-        clone: properties of a clone, whose tag is not needed any more.
+        expected: the table that is meant, in any version; another one of its name stays. None for
+            whatever has the name.
+        is_shared: whether it began with files of another table, as a staged one does.
+        base: ids of the snapshots that such a table began with; None if they are unknown.
+        table: the version that was dropped; None for a view, or before.
     """
 
     name: Name
+    expected: LoadedTable | None = None
+    is_shared: bool = False
+    base: Collection[int] | None = None
     table: LoadedTable | None = None
-    files: list[str] = field(default_factory=list)
-    is_whole: bool = False
-    clone: Metadata | None = None
 
-    def keep_all_but(self, left: Collection[str]) -> None:
-        """Keep the files that are not among some.
+    def run(self, catalog: IcebergCatalog, catalogs: Catalogs | None = None) -> None:
+        """Drop the relation, then remove its files; see `run_drops`.
 
         Args:
-            left: locations of files that nothing references.
-        """
-        files = [file for file in self.files if file in left]
-        self.is_whole = self.is_whole and len(files) == len(self.files)
-        self.files = files
+            catalog: its catalog.
+            catalogs: as for `drop_tables`.
 
-    def run(self, catalog: IcebergCatalog) -> None:
-        """Drop the relation, then remove its files.
+        Raises:
+            CatalogError: the catalog refuses; no file is removed.
+        """
+        run_drops(catalog, [self], catalogs)
+
+    def unregister(self, catalog: IcebergCatalog) -> None:
+        """Drop the relation as it is now; its files stay until `remove_files`.
+
+        A server does not purge it: between our look at the tables and its own, another one may
+        begin to use the files.
 
         Args:
             catalog: its catalog.
 
         Raises:
-            CatalogError: the catalog refuses; no file is removed.
+            CatalogError: the catalog refuses.
         """
-        if self.table is not None and self.is_whole and catalog.purges:
-            catalog.purge(self.name)
-        else:
-            catalog.unregister(self.name)
-            self.remove_files(catalog)
+        try:
+            table = catalog.load(self.name)
+            if table is None and catalog.metadata(self.name, history=False) is None:
+                return
+        except (OSError, ValueError) as error:
+            if self.expected is not None:
+                raise
+            table = None
+            self._warn(f"its metadata cannot be read ({error})")
+        if self.expected is not None and not _is_same(table, self.expected):
+            logger.warning(f"{'.'.join(self.name)} stays: another writer has put it there.")
+            return
+        catalog.unregister(self.name)
+        self.table = table
 
-    def remove_files(self, catalog: IcebergCatalog) -> None:
-        """Remove the files of a relation that the catalog does not list any more.
+    def list_files(self) -> list[str]:
+        """List the files that go with the table that was dropped, unless others need them."""
+        if self.table is None:
+            return []
+        metadata = self.table.metadata
+        properties = metadata.get("properties") or {}
+        try:
+            if self.is_shared:
+                return _added(self.table, self.base)
+            if clones := sorted({tag.table for tag in clone_tags(metadata)}):
+                self._warn(f"clones have them: {', '.join(clones)}")
+                return []
+            if is_clone(metadata):
+                base = {int(properties[SNAPSHOT])} if SNAPSHOT in properties else set()
+                return _added(self.table, base)
+            if str(properties.get(GC_ENABLED, "true")).lower() == "false":
+                # Such as the published version of a staged table.
+                return []
+            return _own_files(self.table)
+        except (*UNREADABLE, SignError) as error:
+            self._warn(f"they cannot be listed ({error})")
+            return []
+
+    def remove_clone_tag(self, catalog: IcebergCatalog) -> None:
+        """Remove the tag of its original that a dropped clone does not need any more.
 
         Args:
             catalog: its catalog.
         """
-        if self.table is not None:
-            for file in self.files:
-                remove_quietly(self.table.io, file)
-        if self.clone is not None and TAG in self.clone:
-            namespace, _, identifier = self.clone[ORIGIN].rpartition(".")
-            remove_tag(catalog, (namespace, identifier), self.clone[ORIGIN_UUID], self.clone[TAG])
+        if self.table is None or self.is_shared or not is_clone(self.table.metadata):
+            return
+        properties = self.table.metadata["properties"]
+        tag = CloneTag.parse(properties.get(TAG, ""))
+        # A staged version of the clone has its properties.
+        if tag is not None and tag.table_uuid == self.table.metadata["table-uuid"]:
+            namespace, _, identifier = properties[ORIGIN].rpartition(".")
+            remove_tag(catalog, (namespace, identifier), properties[ORIGIN_UUID], properties[TAG])
+
+    def _warn(self, why: str) -> None:
+        logger.warning(f"The files of {'.'.join(self.name)} stay: {why}.")
 
 
-def _plan(catalog: IcebergCatalog, name: Name) -> Drop | None:
-    try:
-        metadata = catalog.metadata(name)
-    except (OSError, ValueError) as error:
-        logger.warning(
-            f"The files of {'.'.join(name)} stay: its metadata cannot be read ({error})."
-        )
-        return Drop(name)
-    if metadata is None:
-        return None
-    if "versions" in metadata or (table := catalog.load(name)) is None:
-        return Drop(name)
-    properties = table.metadata.get("properties") or {}
-    clones = sorted({tag.table for tag in clone_tags(table.metadata)})
-    if clones:
-        logger.warning(
-            f"The files of {'.'.join(name)} stay, because clones have them: {', '.join(clones)}."
-        )
-        return Drop(name)
-    try:
-        if is_clone(table.metadata):
-            base = {int(properties[SNAPSHOT])} if SNAPSHOT in properties else set()
-            return Drop(name, table, _added(table, base), clone=properties)
-        if str(properties.get(GC_ENABLED, "true")).lower() == "false":
-            # Such as the published version of a staged table.
-            return Drop(name)
-        return _plan_own(name, table)
-    except UNREADABLE as error:
-        logger.warning(f"The files of {'.'.join(name)} stay: they cannot be listed ({error}).")
-        return Drop(name, clone=properties if is_clone(table.metadata) else None)
+def _is_same(table: LoadedTable | None, expected: LoadedTable) -> bool:
+    uuid = expected.metadata["table-uuid"]
+    return table is not None and table.metadata["table-uuid"] == uuid
 
 
-def _plan_own(name: Name, table: LoadedTable) -> Drop:
+def _own_files(table: LoadedTable) -> list[str]:
+    """List the files of a table in its own folders."""
     own = [comparable(folder) for folder in folders(table.metadata)]
-    files, is_whole = [], True
-    for file in dict.fromkeys(own_references(table)):
-        if any(is_within(comparable(file), folder) for folder in own):
-            files.append(file)
-        else:
-            is_whole = False
-    return Drop(name, table, files, is_whole)
+    return [
+        file
+        for file in dict.fromkeys(own_references(table))
+        if any(is_within(comparable(file), folder) for folder in own)
+    ]
