@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.table.update import RemoveSnapshotsUpdate
+from pyiceberg.schema import Schema
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
+    SetPropertiesUpdate,
+)
+from pyiceberg.types import LongType, NestedField
 
 from dbt.adapters.iceberg_stream.builds.build import (
     Build,
@@ -22,10 +31,12 @@ from dbt.adapters.iceberg_stream.builds.build import (
     record_run,
 )
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
+from dbt.adapters.iceberg_stream.builds.leftovers import drop_unfinished
 from dbt.adapters.iceberg_stream.builds.names import staged_name
 from dbt.adapters.iceberg_stream.builds.publish import Publication, publish
-from dbt.adapters.iceberg_stream.builds.staged import stage_table
+from dbt.adapters.iceberg_stream.builds.staged import plan_discards, stage_table
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
     CommitConflict,
@@ -610,3 +621,240 @@ def test_a_recorded_build_is_interrupted(lake: IcebergCatalog, end: str) -> None
         if backend.calls <= call:
             break
     assert call > 5
+
+
+def killed_after_the_commit(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, relations: Any
+) -> None:
+    """A `publish` that ends after the tables are published."""
+
+    def end(*_: Any) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr("dbt.adapters.iceberg_stream.builds.publish._forget_relations", end)
+        publish(lake, BUILD, relations)
+
+
+def before_call(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, method: str, action: Callable[[], Any]
+) -> None:
+    """Have another process act before the next call of a method of the catalog."""
+    original = getattr(lake._backend, method)
+
+    def call(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        action()
+        return original(*arguments)
+
+    monkeypatch.setattr(lake._backend, method, call)
+
+
+def test_a_discard_before_the_commit(lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, the published tables lost their files."""
+    build = staged_build(lake)
+    before_call(lake, monkeypatch, "commit_all", lambda: discard(lake, build))
+    with pytest.raises(BuildError, match="was published or discarded by another process"):
+        publish(lake, BUILD, build.relations.items())
+    assert state(lake) == OLD
+    assert_clean(lake, ["appended", "replaced", "unchanged"])
+
+
+@pytest.mark.parametrize("is_abandoned", [False, True])
+def test_a_publish_while_a_discard_drops(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, is_abandoned: bool
+) -> None:
+    """Once, the discard removed the files that it had chosen before."""
+    build = staged_build(lake)
+
+    def plan_then_publish(*arguments: Any) -> Any:
+        drops = plan_discards(*arguments)
+        monkeypatch.undo()
+        publish(lake, BUILD, build.relations.items())
+        return drops
+
+    monkeypatch.setattr("dbt.adapters.iceberg_stream.builds.build.plan_discards", plan_then_publish)
+    if is_abandoned:
+        assert discard_abandoned(lake, ["s"], timedelta(0)) == [BUILD]
+    else:
+        discard(lake, build)
+    assert state(lake) == NEW
+    assert_clean(lake)
+
+
+def test_an_abandoned_build_is_published_meanwhile(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = staged_build(lake)
+    with monkeypatch.context() as patch:
+
+        def status(*_: Any) -> None:
+            publish(lake, BUILD, build.relations.items())
+            raise BuildError("published meanwhile")
+
+        patch.setattr("dbt.adapters.iceberg_stream.builds.build.load_status", status)
+        assert discard_abandoned(lake, ["s"], timedelta(0)) == []
+    assert state(lake) == NEW
+
+
+def test_published_before_another_writer_and_an_expiry(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, the rows were added again, and the manifests of the first time removed."""
+    write(lake, "appended", [1, 2], Mode.REPLACE)
+    stage_table(lake, ("s", "appended"), BUILD, {})
+    write(lake, staged("appended"), [3], Mode.APPEND)
+    killed_after_the_commit(lake, monkeypatch, [(("s", "appended"), "table")])
+    write(lake, "appended", [4], Mode.APPEND)
+    expire_old(lake, "appended")
+    assert publish_all(lake).tables.keys() == {("s", "appended")}
+    assert read(lake, "appended") == [(1,), (2,), (3,), (4,)]
+    assert_clean(lake, ["appended"])
+
+
+def test_what_was_rebased_leaves_files_that_others_have(lake: IcebergCatalog) -> None:
+    """A copy of the staged table has its manifests."""
+    write(lake, "appended", [1, 2], Mode.REPLACE)
+    stage_table(lake, ("s", "appended"), BUILD, {})
+    write(lake, staged("appended"), [3], Mode.APPEND)
+    table = lake.load(("s", staged("appended")))
+    assert table is not None
+    lake.register(("s", "copy"), table.location)
+    write(lake, "appended", [4], Mode.APPEND)
+    publish_all(lake)
+    assert read(lake, "appended") == [(1,), (2,), (3,), (4,)]
+    assert read(lake, "copy") == [(1,), (2,), (3,)]
+    assert_nothing_lost(lake, ["s"])
+
+
+@pytest.mark.parametrize("change", ["columns", "properties", "created"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_published_without_a_snapshot(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, change: str, is_killed: bool
+) -> None:
+    """Once, the next attempt found a conflict with the first one."""
+    if change != "created":
+        write(lake, "changed", [1], Mode.REPLACE)
+    stage_table(lake, ("s", "changed"), BUILD, {})
+    table = lake.load(("s", staged("changed")))
+    assert table is not None
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "text", LongType(), required=False),
+        schema_id=1,
+    )
+    columns = (
+        AddSchemaUpdate(schema=schema),
+        SetCurrentSchemaUpdate.model_validate({"schema-id": -1}),
+    )
+    properties = (SetPropertiesUpdate(updates={"comment": "new"}),)
+    lake.commit(table, (), properties if change == "properties" else columns)
+    lake.put_view(("s", staged("viewed")), VIEW)
+    relations = get_build(lake, BUILD).relations
+    if is_killed:
+        killed_after_the_commit(lake, monkeypatch, relations.items())
+    else:
+        fail(lake, monkeypatch, [CommitStateUnknown("lost")], committed=True)
+    assert publish(lake, BUILD, relations.items()).tables.keys() == {("s", "changed")}
+    assert lake.metadata(("s", "viewed")) is not None
+    published = lake.load(("s", "changed"))
+    assert published is not None
+    if change == "properties":
+        assert published.metadata["properties"]["comment"] == "new"
+    else:
+        assert [column.name for column in lake.columns(("s", "changed"))] == ["id", "text"]
+    assert_clean(lake, ["changed"])
+
+
+def test_what_is_staged_on_top_of_what_was_published(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only properties were published, so the build goes on with the staged table."""
+    write(lake, "appended", [1], Mode.REPLACE)
+    stage_table(lake, ("s", "appended"), BUILD, {})
+    table = lake.load(("s", staged("appended")))
+    assert table is not None
+    lake.commit(table, (), (SetPropertiesUpdate(updates={"comment": "new"}),))
+    killed_after_the_commit(lake, monkeypatch, get_build(lake, BUILD).relations.items())
+    stage_table(lake, ("s", "appended"), BUILD, {})
+    write(lake, staged("appended"), [2], Mode.APPEND)
+    publish_all(lake)
+    assert read(lake, "appended") == [(1,), (2,)]
+    assert_clean(lake, ["appended"])
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_table_that_another_writer_changed_stays(lake: IcebergCatalog, exists: bool) -> None:
+    """Once, the view of a build replaced it."""
+    if exists:
+        write(lake, "viewed", [1], Mode.CREATE)
+    staged_build(lake)
+    lake.put_view(("s", staged("viewed")), VIEW)
+    time.sleep(0.01)
+    write(lake, "viewed", [2], Mode.APPEND if exists else Mode.CREATE)
+    build = get_build(lake, BUILD)
+    with pytest.raises(BuildConflict, match=r"s\.viewed was created or changed by another writer"):
+        publish(lake, BUILD, build.relations.items())
+    assert state(lake) == OLD
+    assert read(lake, "viewed") == ([(1,), (2,)] if exists else [(2,)])
+    lake.put_view(("s", staged("viewed")), VIEW)
+    publish_all(lake)
+    assert dict(lake.relations("s"))["viewed"] == "view"
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_table_that_changes_while_a_view_replaces_it(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    """Once, the other writer's commit was lost when the view was refused."""
+    write(lake, "viewed", [1], Mode.CREATE)
+    lake.put_view(("s", staged("viewed")), VIEW)
+    build = get_build(lake, BUILD)
+    load, loads = lake._backend.load, iter([False, True])
+
+    def change_then_load(namespace: str, name: str, history: bool = True) -> Any:
+        if name == "viewed" and next(loads, False) is is_refused:
+            monkeypatch.undo()
+            time.sleep(0.01)
+            write(lake, "viewed", [2], Mode.APPEND)
+            if is_refused:
+                before_call(lake, monkeypatch, "put_view", refuse)
+        return load(namespace, name, history)
+
+    def refuse() -> None:
+        raise CatalogError("no views")
+
+    monkeypatch.setattr(lake._backend, "load", change_then_load)
+    expected = "no views" if is_refused else "another writer has changed"
+    with pytest.raises(BuildError, match=expected):
+        publish(lake, BUILD, build.relations.items())
+    assert read(lake, "viewed") == [(1,), (2,)]
+
+
+def test_a_table_of_another_catalog_keeps_its_files(lake: IcebergCatalog, tmp_path: Path) -> None:
+    """It has files of a table that a view replaces, of staged tables, and of leftovers."""
+    partner = IcebergCatalog("partner", SqliteBackend("partner", tmp_path / "partner"))
+    partner.create_namespace("s")
+    catalogs = Catalogs("lake", {"lake": lambda: lake, "partner": lambda: partner})
+
+    def copied(name: str) -> None:
+        table = lake.load(("s", name))
+        assert table is not None
+        partner.register(("s", f"copy_{name}"), table.location)
+
+    write(lake, "viewed", [1], Mode.CREATE)
+    copied("viewed")
+    lake.put_view(("s", staged("viewed")), VIEW)
+    publish(lake, BUILD, get_build(lake, BUILD).relations.items(), catalogs)
+    staged_build(lake)
+    copied(staged("appended"))
+    discard(lake, get_build(lake, BUILD), catalogs)
+    staged_build(lake)
+    copied(staged("replaced"))
+    assert discard_abandoned(lake, ["s"], timedelta(0), catalogs) == [BUILD]
+    write(lake, "t__dbt_new_0123456789ab", [2], Mode.CREATE)
+    copied("t__dbt_new_0123456789ab")
+    assert drop_unfinished(lake, ("s", "t__dbt_new_0123456789ab"), catalogs)
+    assert_nothing_lost(partner)
+    assert len(partner.relations("s")) == 4
+    partner.close()

@@ -27,10 +27,10 @@ from dbt.adapters.iceberg_stream.builds.staged import (
     LAST_RUN,
     PUBLISHED_UUID,
     StagedTable,
-    added_files,
     latest_run,
     load_staged,
     metadata_files,
+    plan_discards,
     remove_files,
     versions,
 )
@@ -66,7 +66,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     iter_manifests,
     read_manifest_list,
 )
-from dbt.adapters.iceberg_stream.tables.drop import Drop, remove_unreferenced
+from dbt.adapters.iceberg_stream.tables.drop import Drop, run_drops
 from dbt.adapters.iceberg_stream.tables.drop import remove_files as remove_dropped
 
 logger = Logger()
@@ -250,7 +250,7 @@ def _commit(
         undo.callback(views.restore)
         try:
             result = _commit_attempts(catalog, build, tables, views)
-        except CatalogError as error:
+        except (CatalogError, OSError) as error:
             if _reloaded(catalog, tables) is None:
                 raise _gone(catalog, build, tables) from error
             raise
@@ -657,18 +657,19 @@ def _clean_up(
     Only what an earlier attempt has published, or what was rebased, has files that may be removed
     and that another table may have.
     """
-    rebased = {committer.name for committer in plan.rebased}
+    with_files = {committer.name for committer in plan.rebased} | plan.earlier
+    shared = [staged for staged in tables if staged.name in with_files]
+    try:
+        run_drops(catalog, plan_discards(catalog, shared), catalogs)
+    except OSError as error:
+        # Such as another process that drops them, too.
+        logger.warning(f"The build `{shared[0].build}` is published, but not dropped: {reason(error)}")
 
-    def drop(staged: StagedTable) -> tuple[LoadedTable, list[str]] | None:
+    def drop(staged: StagedTable) -> None:
         current = load_staged(catalog, staged.name, staged.build)
-        if current is None or not _is_same(current, staged):
-            return None
-        catalog.unregister(staged_name(staged.name, staged.build))
-        if staged.name not in rebased | plan.earlier:
+        if current is not None and _is_same(current, staged):
+            catalog.unregister(staged_name(staged.name, staged.build))
             remove_files(current, metadata_files(current))
-            return None
-        return current.table, [*added_files(current)[0], *metadata_files(current)]
 
     with ThreadPoolExecutor(PARALLEL) as pool:
-        shared = [files for files in pool.map(drop, tables) if files is not None]
-    remove_unreferenced(catalog, shared, catalogs)
+        list(pool.map(drop, [staged for staged in tables if staged.name not in with_files]))
