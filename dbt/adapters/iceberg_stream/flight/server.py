@@ -182,10 +182,6 @@ class FlightSqlServer(flight.FlightServerBase):
             result = messages.message("DoPutUpdateResult", record_count=rows)
             writer.write(pa.py_buffer(result.SerializeToString()))
 
-    def get_schema(self, context: Any, descriptor: Any) -> flight.SchemaResult:
-        """Return the schema of a statement or metadata command."""
-        return flight.SchemaResult(self.get_flight_info(context, descriptor).schema)
-
     def list_flights(self, context: Any, criteria: Any) -> Iterator[flight.FlightInfo]:
         """Return nothing: Flight SQL's metadata commands list the tables."""
         return iter(())
