@@ -15,8 +15,9 @@ from dbt.adapters.iceberg_stream.builds.leftovers import (
 )
 from dbt.adapters.iceberg_stream.builds.names import replaced_name
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from tests.unit.catalog.test_locations import VIEW
-from tests.unit.local_tables import NAME, make_catalog, make_table, set_metadata
+from tests.unit.local_tables import NAME, load, make_catalog, make_table, set_metadata
 
 STAGED, OLDER = ("s", "t__dbt_staged_0123456789ab"), ("s", "t__dbt_staged_ffffffffffff")
 HOUR_MS = 60 * 60 * 1000
@@ -91,3 +92,15 @@ def test_a_view(lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     clear_leftovers(lake, NAME)
     assert lake.relations("s") == [("t", "view")]
+
+
+def test_a_table_of_another_catalog_keeps_its_files(lake: IcebergCatalog, tmp_path: Path) -> None:
+    make_table(lake)
+    make_old(lake, STAGED, 2)
+    other = make_catalog(tmp_path / "other")
+    other.register(("s", "copy"), load(lake, STAGED).location)
+    catalogs = Catalogs("lake", {"lake": lambda: lake, "other": lambda: other})
+    assert [leftover.name for leftover in clear_leftovers(lake, NAME, catalogs)] == [STAGED]
+    assert lake.relations("s") == [("t", "table")]
+    assert other.load(("s", "copy")) is not None
+    other.close()

@@ -663,7 +663,8 @@ def _clean_up(
         run_drops(catalog, plan_discards(catalog, shared), catalogs)
     except OSError as error:
         # Such as another process that drops them, too.
-        logger.warning(f"The build `{shared[0].build}` is published, but not dropped: {reason(error)}")
+        build = shared[0].build
+        logger.warning(f"The build `{build}` is published, but not dropped: {reason(error)}")
 
     def drop(staged: StagedTable) -> None:
         current = load_staged(catalog, staged.name, staged.build)
