@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
+from pyiceberg.table.update import RemoveSnapshotsUpdate, SetLocationUpdate, SetPropertiesUpdate
 
 from dbt.adapters.iceberg_stream.builds.staged import stage_table
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
@@ -371,9 +371,36 @@ def test_a_damaged_manifest_list_of_another_table(lake: IcebergCatalog) -> None:
     location = load(lake, OTHER).metadata["snapshots"][-1]["manifest-list"]
     path = local_path(location)
     assert path is not None
-    content = bytearray(path.read_bytes())
-    content[-30] ^= 255
-    path.write_bytes(content)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
     (home(lake) / "data" / "lost.parquet").write_text("x")
     with pytest.raises(CatalogError, match="s.other cannot be read"):
         orphans(lake)
+
+
+def test_a_table_that_is_renamed_while_the_tables_are_read(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy needs files that the table itself does not have any more."""
+    lake.register(OTHER, load(lake).location)
+    replace(lake, ROW)
+    snapshots = load(lake).metadata["snapshots"]
+    old = [s["snapshot-id"] for s in snapshots[:-1]]
+    lake.commit(load(lake), (), (RemoveSnapshotsUpdate(snapshot_ids=old),))
+    before, name, listed = rows(lake, OTHER), [OTHER], lake.all_relations
+
+    def list_and_rename(times: int) -> list[Any]:
+        relations = listed()
+        if len(name) <= times:
+            new = ("s", f"renamed{len(name)}")
+            lake.register(new, load(lake, name[-1]).location)
+            lake.unregister(name[-1])
+            name.append(new)
+        return relations
+
+    monkeypatch.setattr(lake, "all_relations", lambda: list_and_rename(2))
+    assert orphans(lake) == set()
+    monkeypatch.setattr(lake, "all_relations", lambda: list_and_rename(1000))
+    with pytest.raises(CatalogError, match="was renamed or dropped while the tables were read"):
+        orphans(lake)
+    assert rows(lake, name[-1]) == before

@@ -37,6 +37,8 @@ FOLDERS = (
 _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.*|/.*", re.DOTALL)
 # Relations that are read at the same time.
 PARALLEL = 8
+# How often all relations are read while some of them change; at least twice.
+PASSES = 5
 # What reading metadata raises: refusals, errors of the storage, damaged files.
 UNREADABLE = (
     *(CatalogError, OSError, ValueError, KeyError, ResolveError, zlib.error),
@@ -155,9 +157,13 @@ def without_referenced(
     """
     left = {comparable(file): file for file in files}
     read: dict[tuple[str, Name], str] = {}
-    # A file may go from one table to another while they are read, as when a build is published.
-    # So those that have changed meanwhile are read again.
-    for _ in range(2):
+    # A file may go from one table to another while they are read, as when a build is published,
+    # and a table may get another name. So they are listed and read again until none is missing.
+    missing: list[Name] = []
+    for attempt in range(PASSES):
+        if attempt > 1 and not missing:
+            break
+        missing.clear()
         for number, catalog in enumerate(catalogs):
             relations = _list(catalog) if left else []
             if number == 0:
@@ -165,7 +171,14 @@ def without_referenced(
             is_first = number == 0 and owner is not None
             with ThreadPoolExecutor(PARALLEL) as pool:
                 subtract = partial(_subtract, left, catalog, read, owner, is_first)
-                list(pool.map(subtract, relations))
+                found = pool.map(subtract, relations)
+                pairs = zip(relations, found, strict=True)
+                missing += [name for (name, _), exists in pairs if not exists]
+    if missing:
+        raise CatalogError(
+            f"{'.'.join(missing[0])} was renamed or dropped while the tables were read, so their "
+            "files are not known for certain. Nothing was removed. Run the command again."
+        )
     return list(left.values())
 
 
@@ -186,10 +199,10 @@ def _subtract(
     owner: LoadedTable | None,
     is_first: bool,
     relation: tuple[Name, str],
-) -> None:
-    """Remove what a relation references from a dictionary of locations."""
+) -> bool:
+    """Remove what a relation references from a dictionary of locations; False if it has gone."""
     if not left:
-        return
+        return True
     name, kind = relation
     key = catalog.name, name
     try:
@@ -197,14 +210,17 @@ def _subtract(
         metadata = catalog.metadata(name) if table is None else table.metadata
         if metadata is None and (name, kind) in catalog.all_relations():
             raise CatalogError("The catalog lists it, but does not know it.")
-        if metadata is None or (table is not None and read.get(key) == table.location):
-            return
+        if metadata is None:
+            return False
+        if table is not None and read.get(key) == table.location:
+            return True
         if owner is not None and not (is_first and name == owner.name):
             _subtract_folders(left, metadata, comparable(owner.metadata["location"]))
         for location in () if table is None else references(table):
             for spelling in comparables(location):
                 left.pop(spelling, None)
         read[key] = "" if table is None else table.location
+        return True
     except UNREADABLE as error:
         raise CatalogError(
             f"{'.'.join(name)} cannot be read, and may have files that would be removed. Nothing "
