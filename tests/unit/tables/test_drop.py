@@ -299,3 +299,12 @@ def test_a_staged_version_of_a_clone(lake: IcebergCatalog) -> None:
     assert set(load(lake).metadata["refs"]) == tags
     drop_table(lake, OTHER)
     assert set(load(lake).metadata["refs"]) == {"main"}
+
+
+def test_a_table_of_nessie(lake: IcebergCatalog) -> None:
+    """Another branch may have it."""
+    set_property(lake, "nessie.catalog.content-id", "1")
+    folder = home(lake)
+    before = files(folder)
+    drop_table(lake, NAME)
+    assert files(folder) == before and lake.relations("s") == []

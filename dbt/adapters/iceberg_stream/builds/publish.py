@@ -66,7 +66,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     iter_manifests,
     read_manifest_list,
 )
-from dbt.adapters.iceberg_stream.tables.drop import Drop, run_drops
+from dbt.adapters.iceberg_stream.tables.drop import NESSIE, Drop, run_drops
 from dbt.adapters.iceberg_stream.tables.drop import remove_files as remove_dropped
 
 logger = Logger()
@@ -473,7 +473,9 @@ def _marked(staged: StagedTable) -> int | None:
 
 def _state(staged: StagedTable) -> str:
     metadata = staged.metadata
-    state = [versions(metadata), own_properties(metadata), metadata.get("refs") or {}]
+    # Nessie's properties name each of its commits, also that of the mark.
+    properties = {k: v for k, v in own_properties(metadata).items() if not k.startswith(NESSIE)}
+    state = [versions(metadata), properties, metadata.get("refs") or {}]
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 

@@ -38,6 +38,8 @@ from dbt.adapters.iceberg_stream.tables.references import (
 logger = Logger()
 # Files that are removed at the same time.
 PARALLEL = 16
+# Properties that Nessie gives its tables.
+NESSIE = "nessie."
 
 
 def drop_table(catalog: IcebergCatalog, name: Name, catalogs: Catalogs | None = None) -> None:
@@ -245,6 +247,10 @@ class Drop:
         try:
             if self.is_shared:
                 return _added(self.table, self.base)
+            if any(name.startswith(NESSIE) for name in properties):
+                # The table is on other branches and in Nessie's history, whose own garbage
+                # collection removes files.
+                return []
             if clones := sorted({tag.table for tag in clone_tags(metadata)}):
                 self._warn(f"clones have them: {', '.join(clones)}")
                 return []
