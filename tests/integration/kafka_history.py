@@ -404,7 +404,11 @@ class History:
 
     def _context(self, after_commit: Callable[..., None]) -> Any:
         credentials = SimpleNamespace(
-            catalog_settings=lambda: None, kafka={}, database="lake", method="embedded"
+            ambient_credentials=False,
+            catalog_settings=lambda: None,
+            kafka={},
+            database="lake",
+            method="embedded",
         )
         return SimpleNamespace(
             catalog=self.lake,

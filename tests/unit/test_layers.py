@@ -41,6 +41,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"build"},
         {"leftovers"},
         {"publish"},
+        {"published_views"},
         {"updates"},
         {"staged"},
         {"settings"},

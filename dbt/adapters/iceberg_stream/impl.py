@@ -283,8 +283,7 @@ class IcebergStreamAdapter(
 
             drop_table(catalog, name, self.connections.resources.catalogs)
         else:
-            # It shares files with the published one.
-            catalog.unregister(name)
+            catalog.unregister(name)  # it shares files with the published one
         self.connections.forget_results(self.qualified_name(relation))
 
     def rename_relation(self, from_relation: BaseRelation, to_relation: BaseRelation) -> None:

@@ -187,10 +187,6 @@ class CatalogBackend(Protocol):
             properties: the properties.
         """
 
-    @property
-    def purges(self) -> bool:
-        """Whether `purge` has a server remove the files."""
-
     def purge(self, namespace: str, name: str) -> None:
         """Drop a table or view, if it exists, and have a server remove its files."""
 

@@ -259,11 +259,6 @@ class IcebergCatalog:
         """
         self._backend.set_view_properties(*name, properties)
 
-    @property
-    def purges(self) -> bool:
-        """Return whether `purge` has a server remove the files of a table."""
-        return self._backend.purges
-
     def purge(self, name: Name) -> None:
         """Drop a table or view, if it exists, and have a server remove all its files.
 

@@ -332,11 +332,6 @@ class RemoteBackend:
 
         self.ask(f"change properties of the view {namespace}.{name}", change)
 
-    @property
-    def purges(self) -> bool:
-        """Whether the catalog has a server that removes files."""
-        return self._settings.type == "rest"
-
     def purge(self, namespace: str, name: str) -> None:
         """Drop a table or view, if it exists, and have a server remove its files."""
 

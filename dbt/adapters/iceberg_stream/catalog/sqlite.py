@@ -435,11 +435,6 @@ class SqliteBackend:
         except NoSuchNamespaceError:
             return
 
-    @property
-    def purges(self) -> bool:
-        """Return False: there is no server."""
-        return False
-
     def purge(self, namespace: str, name: str) -> None:
         """Drop a table or view, if it exists; its files stay."""
         self.unregister(namespace, name)

@@ -105,6 +105,7 @@ class BuildHooks(metaclass=AdapterMeta):
             on_published,
             note,
             again if profile.rebuild_on_conflict else None,
+            lambda: self.catalogs,
         )
         # dbt asks the instance for its class of relations.
         self.Relation = staging_relation(self._identifier, self.Relation)
@@ -177,7 +178,7 @@ class BuildHooks(metaclass=AdapterMeta):
         from dbt.adapters.iceberg_stream.builds.leftovers import clear_leftovers
 
         catalog = self.catalogs.get(relation.database)
-        for leftover in clear_leftovers(catalog, name):
+        for leftover in clear_leftovers(catalog, name, self.catalogs):
             fate = "is its new version" if leftover.is_missing else "was dropped"
             logger.warning(
                 f"A run was killed while it replaced {'.'.join(name)}: "
