@@ -198,6 +198,8 @@ class Avro:
     """Records in Avro, whose schemas add and widen columns."""
 
     definition: Mapping[str, Any] = {"format": "avro", "schema_registry": "http://registry"}
+    # Of the client of the registry.
+    options: Mapping[str, str] = {}
     of_rows = False
 
     def __init__(self) -> None:
