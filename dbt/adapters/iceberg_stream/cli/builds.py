@@ -93,13 +93,15 @@ def publish(
     from dbt.adapters.iceberg_stream.builds.build import get_build, load_status
     from dbt.adapters.iceberg_stream.builds.publish import publish as publish_relations
     from dbt.adapters.iceberg_stream.builds.run import published_text
-    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+    from dbt.adapters.iceberg_stream.profile.project import open_catalogs
 
-    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
+    with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
+        catalog = catalogs.own
         staged = get_build(catalog, build)
         if not force:
             _check_complete(build, load_status(catalog, staged))
-        click.echo(published_text(publish_relations(catalog, build, staged.relations.items())))
+        relations = staged.relations.items()
+        click.echo(published_text(publish_relations(catalog, build, relations, catalogs)))
 
 
 def _check_complete(build: str, status: BuildStatus) -> None:
@@ -126,11 +128,11 @@ def discard(build: str, project_dir: Path, profiles_dir: Path | None, target: st
     """Discard BUILD: drop what it has staged. Published tables stay as they are."""
     from dbt.adapters.iceberg_stream.builds.build import discard as discard_relations
     from dbt.adapters.iceberg_stream.builds.build import get_build
-    from dbt.adapters.iceberg_stream.profile.project import open_catalog
+    from dbt.adapters.iceberg_stream.profile.project import open_catalogs
 
-    with plain_errors(), closing(open_catalog(project_dir, profiles_dir, target)) as catalog:
-        staged = get_build(catalog, build)
-        discard_relations(catalog, staged)
+    with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
+        staged = get_build(catalogs.own, build)
+        discard_relations(catalogs.own, staged, catalogs)
     count = len(staged.relations)
     click.echo(
         f"Discarded the build `{build}` with {count} staged relation{'' if count == 1 else 's'}."
