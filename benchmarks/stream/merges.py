@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.bench import Bench
 from benchmarks.harness import Result, alternate
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
 from .data import PER_FILE, changes, write_files
@@ -106,7 +107,7 @@ class Merges:
     ) -> str:
         """Create a contender's table with the rows before any upsert; drop its last one."""
         if contender in self.last:
-            self.rig.lake.purge(("s", self.last[contender]))
+            drop_table(self.rig.lake, ("s", self.last[contender]))
         self._made += 1
         name = self.last[contender] = f"t{self._made}"
         data = pa.RecordBatchReader.from_batches(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt, write_file
 
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from tests.functional.builds import (
     FEW_ORDERS,
     AtomicProject,
@@ -97,7 +98,7 @@ class TestReaders(Shop):
             assert [tuple(sorted(versions)) for versions in now] == now
         assert join(project) == [(len(times) - 1,) * 3]
         for name in MARTS:
-            catalog.purge((schema, name))
+            drop_table(catalog, (schema, name))
 
 
 def join(project: Any, at: str = "") -> list[tuple[int, ...]]:

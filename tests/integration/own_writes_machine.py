@@ -33,6 +33,7 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.tables.merge.engine import merge
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
@@ -200,7 +201,7 @@ class OwnWrites(RuleBasedStateMachine):
     def teardown(self) -> None:
         loaded = self.place.lake.load((NAMESPACE, self.name))
         assert loaded is None or missing_files(loaded) == []
-        self.place.lake.purge((NAMESPACE, self.name))
+        drop_table(self.place.lake, (NAMESPACE, self.name))
 
     def _read(self, loaded: LoadedTable, truth: Counter[tuple[Any, ...]]) -> None:
         equality = any(f.content == EQUALITY for f in live_deletes(loaded.io, loaded.metadata))

@@ -15,8 +15,11 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.locations import local_path
 from dbt.adapters.iceberg_stream.cli import main
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.tables.references import own_references
 from tests.integration.writers import open_catalog
 from tests.servers.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.servers.rest_catalog import RestCatalog
@@ -77,18 +80,18 @@ def more_than_rows(body: bytes) -> bool:
     return not actions or not actions <= {"add-snapshot", "set-snapshot-ref"}
 
 
-def test_a_catalog_that_does_not_purge(
-    lake: IcebergCatalog, name: str, proxy: FaultProxy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_catalog_that_does_not_purge(lake: IcebergCatalog, name: str, proxy: FaultProxy) -> None:
+    """It is not asked to: the files that nobody else needs are removed here."""
     proxy.faults = [Fault(purges, 403, json.dumps(NO_PURGE).encode())]
-    other = f"{name}_2"
-    ingest(lake, ("s", other), pa.table({"id": [1]}).to_reader(), Mode.CREATE)
-    for dropped in (name, other):
-        lake.purge(("s", dropped))
-        with pytest.raises(NoSuchTableError):
-            lake.pyiceberg.load_table(("s", dropped))
-    # It is asked to purge once, and then no more.
-    assert proxy.hits == 1
+    table = lake.load(("s", name))
+    assert table is not None
+    files = [local_path(file) for file in own_references(table)]
+    assert all(file is not None and file.exists() for file in files)
+    drop_table(lake, ("s", name))
+    with pytest.raises(NoSuchTableError):
+        lake.pyiceberg.load_table(("s", name))
+    assert not any(file is not None and file.exists() for file in files)
+    assert proxy.hits == 0
 
 
 def test_a_refusal_that_names_the_setting(lake: IcebergCatalog, proxy: FaultProxy) -> None:
@@ -96,7 +99,7 @@ def test_a_refusal_that_names_the_setting(lake: IcebergCatalog, proxy: FaultProx
     with pytest.raises(
         CatalogError, match="administrator to enable DROP_WITH_PURGE_ENABLED"
     ) as raised:
-        lake.purge(("s", "viewed"))
+        lake.unregister(("s", "viewed"))
     assert "privilege" not in str(raised.value)
 
 

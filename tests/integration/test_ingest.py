@@ -15,6 +15,7 @@ from dbt.adapters.iceberg_stream.catalog.identity.sources import LiteralToken
 from dbt.adapters.iceberg_stream.catalog.remote import RemoteBackend
 from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Ingested, Mode, ingest
 from tests.servers.rest_catalog import rest_catalog
@@ -126,7 +127,7 @@ def test_a_dropped_table_is_told(lake: IcebergCatalog) -> None:
 
     def drops() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([[2], ["b"]], schema=SCHEMA)
-        lake.purge(("s", "dropped"))
+        drop_table(lake, ("s", "dropped"))
 
     with pytest.raises(CatalogError, match="was dropped while this write ran"):
         ingest(lake, ("s", "dropped"), pa.RecordBatchReader.from_batches(SCHEMA, drops()))

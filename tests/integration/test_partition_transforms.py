@@ -35,6 +35,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_change
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.files.casting import stored_values
 from tests.integration.tables import insert
 
@@ -220,4 +221,4 @@ def test_two_partition_fields_of_one_decimal_type(lake: IcebergCatalog, spark: S
     spark.run("call lake.system.rewrite_manifests('s.twice')")
     insert(lake, "twice", rows.to_batches()[0])
     assert spark.rows("select count(*) as n from s.twice").to_pylist() == [{"n": 3}]
-    lake.purge(("s", "twice"))
+    drop_table(lake, ("s", "twice"))

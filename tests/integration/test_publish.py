@@ -50,6 +50,7 @@ from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
 from dbt.adapters.iceberg_stream.catalog.views import view_query
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.tables.references import references
 from tests.integration.mart_readers import assert_one_time, read_while_publishing
@@ -105,7 +106,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[IcebergCatal
 
 def drop_all(lake: IcebergCatalog) -> None:
     for name, _ in lake.relations("s"):
-        lake.purge(("s", name))
+        drop_table(lake, ("s", name))
 
 
 class Interrupted(BaseException):
@@ -560,7 +561,7 @@ def two_schemas(lake: IcebergCatalog) -> Build:
 def drop_two_schemas(lake: IcebergCatalog) -> None:
     for namespace in ("s", "s2"):
         for name, _ in lake.relations(namespace):
-            lake.purge((namespace, name))
+            drop_table(lake, (namespace, name))
 
 
 def test_an_abandoned_build_is_discarded_whole(lake: IcebergCatalog) -> None:

@@ -21,6 +21,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from tests.integration import stream_writer
 from tests.integration.processes import forkserver
 from tests.integration.streams import SINK, Change, commit, make_table, open_sink, write
@@ -38,7 +39,7 @@ def lake(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     lake = open_catalog(place)
     lake.create_namespace("s")
     for name in NAMES:
-        lake.purge(name)
+        drop_table(lake, name)
         make_table(lake, name=name)
     yield lake
     lake.close()
@@ -215,7 +216,7 @@ def test_one_is_dropped_meanwhile(lake: IcebergCatalog) -> None:
     real = lake.commit_all
 
     def dropped(commits: Sequence[Any]) -> None:
-        lake.purge(NAMES[1])
+        drop_table(lake, NAMES[1])
         real(commits)
 
     lake.commit_all = dropped  # type: ignore[method-assign]

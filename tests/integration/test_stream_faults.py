@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.tables.commit.producer import SnapshotProducer
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from tests.integration import stream_writer
 from tests.integration.processes import forkserver
 from tests.integration.streams import NAME, SINK, Change, commit, make_table, open_sink, write
@@ -40,7 +41,7 @@ def table(place: dict[str, str]) -> Iterator[IcebergCatalog]:
     """A new table, in the place of one that another test had."""
     lake = open_catalog(place)
     lake.create_namespace("s")
-    lake.purge(NAME)
+    drop_table(lake, NAME)
     make_table(lake)
     yield lake
     lake.close()

@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.catalog.settings import CatalogSettings
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.sessions.results import ResultCache, catalog_key
 from dbt.adapters.iceberg_stream.sessions.store import ResultStore
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
 ROWS = pa.table({"a": [1, 2]})
@@ -106,7 +107,7 @@ def test_not_when_the_table_was_rolled_back(cache: ResultCache, lake: IcebergCat
 
 
 def test_not_when_it_was_dropped_and_made_anew(cache: ResultCache, lake: IcebergCatalog) -> None:
-    lake.purge(("s", "t"))
+    drop_table(lake, ("s", "t"))
     assert cache.find(QUERY, UMA) is None
     ingest(lake, ("s", "t"), ROWS.to_reader(), Mode.CREATE)
     assert actual(cache) is None

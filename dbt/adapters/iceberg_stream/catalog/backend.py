@@ -187,9 +187,6 @@ class CatalogBackend(Protocol):
             properties: the properties.
         """
 
-    def purge(self, namespace: str, name: str) -> None:
-        """Drop a table or view, if it exists, and have a server remove its files."""
-
     def check_write(self, namespace: str, name: str, rows_only: bool = False) -> None:
         """Check that the user may write to a table, before its data are computed.
 

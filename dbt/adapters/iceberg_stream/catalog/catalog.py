@@ -259,16 +259,6 @@ class IcebergCatalog:
         """
         self._backend.set_view_properties(*name, properties)
 
-    def purge(self, name: Name) -> None:
-        """Drop a table or view, if it exists, and have a server remove all its files.
-
-        `drop_table` in `tables/drop.py` decides whether that is safe.
-
-        Args:
-            name: namespace and identifier.
-        """
-        self._backend.purge(*name)
-
     def capabilities(self) -> dict[str, bool]:
         """Return optional capabilities and whether the catalog has them.
 

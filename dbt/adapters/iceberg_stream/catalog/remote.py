@@ -79,7 +79,6 @@ class RemoteBackend:
 
     def __init__(self, settings: CatalogSettings, identity: Identity | None) -> None:
         self._settings = settings
-        self._purges = True
         self._identity = identity
 
     @cached_property
@@ -309,8 +308,11 @@ class RemoteBackend:
         def drop(catalog: Catalog) -> None:
             try:
                 catalog.drop_table((namespace, name))
-            except (NoSuchTableError, BadRequestError):
-                _drop_view(catalog, (namespace, name))
+            except (NoSuchTableError, BadRequestError) as error:
+                # Nessie answers "bad request" if the name is a view's.
+                dropped = _drop_view(catalog, (namespace, name))
+                if isinstance(error, BadRequestError) and not dropped:
+                    raise
 
         self.ask(f"drop {namespace}.{name}", drop)
 
@@ -331,37 +333,6 @@ class RemoteBackend:
             catalog.set_view_properties((namespace, name), properties)
 
         self.ask(f"change properties of the view {namespace}.{name}", change)
-
-    def purge(self, namespace: str, name: str) -> None:
-        """Drop a table or view, if it exists, and have a server remove its files."""
-
-        def drop(catalog: Catalog) -> None:
-            try:
-                self._drop_table(catalog, (namespace, name))
-            except (NoSuchTableError, BadRequestError) as error:
-                # Nessie answers "bad request" if the name is a view's.
-                dropped = _drop_view(catalog, (namespace, name))
-                if isinstance(error, BadRequestError) and not dropped:
-                    raise
-
-        self.ask(f"drop {namespace}.{name}", drop)
-
-    def _drop_table(self, catalog: Catalog, name: tuple[str, str]) -> None:
-        if not self._purges:
-            catalog.drop_table(name)
-            return
-        try:
-            catalog.purge_table(name)
-        except RESTError as error:
-            if not re.search(PURGE_REFUSED, str(error)):
-                raise
-            self._purges = False
-            logger.warning(
-                f"The catalog `{self._settings.name}` does not allow drops with purge: tables are "
-                "dropped, but the catalog decides whether it removes their files. To have files "
-                f"removed, ask its administrator for {PURGE_SETTING}."
-            )
-            catalog.drop_table(name)
 
     def check_write(self, namespace: str, name: str, rows_only: bool = False) -> None:
         """Check that the user may write to a table; a missing table passes."""

@@ -435,10 +435,6 @@ class SqliteBackend:
         except NoSuchNamespaceError:
             return
 
-    def purge(self, namespace: str, name: str) -> None:
-        """Drop a table or view, if it exists; its files stay."""
-        self.unregister(namespace, name)
-
     def _delete_old_metadata(self, base: LoadedTable, metadata: Metadata) -> None:
         """Remove metadata files that left the metadata log, if the table's properties say so."""
         properties = metadata.get("properties") or {}

@@ -28,6 +28,7 @@ from pyiceberg.transforms import (
 )
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_key, split
 from tests.unit.local_tables import NAME, insert, live, make_table, rows, write
@@ -125,7 +126,7 @@ def test_a_reader_finds_the_values_and_the_rows(
         assert rows(lake) == sorted(((v,) for v in written), key=repr)
     if isinstance(transform, IdentityTransform) and isinstance(kind, iceberg.FixedType):
         # Iceberg's own reader of manifests takes a fixed value for one with a length (1.11).
-        lake.purge(NAME)
+        drop_table(lake, NAME)
 
 
 # Spec, "Appendix B: 32-bit Hash Requirements", and what follows from it.
