@@ -103,7 +103,7 @@ def test_nobody_can_connect_to_the_socket_or_replace_it(server: EngineStatus) ->
         done = []
         for change in (
             lambda: os.unlink(server.socket),
-            lambda: os.rename(server.socket.parent, "/tmp/elsewhere"),
+            lambda: os.rename(server.socket.parent, f"{server.socket.parent}-elsewhere"),
             lambda: os.rmdir(server.socket.parent),
             lambda: socket.socket(socket.AF_UNIX).bind(str(server.socket) + "2"),
         ):

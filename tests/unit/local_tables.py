@@ -25,6 +25,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.locations import local_path
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
@@ -174,3 +175,15 @@ def live(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> list[DataFile]:
         for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
     ]
     return sorted(actual, key=lambda file: file.file_path)
+
+
+def home(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> Path:
+    """The folder of a table."""
+    path = local_path(load(lake, name).metadata["location"])
+    assert path is not None
+    return path
+
+
+def files(folder: Path) -> set[Path]:
+    """All files below a folder, but hidden ones."""
+    return {path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."}

@@ -18,7 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.locations import (
     split_location,
 )
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, spark_settings
-from dbt.adapters.iceberg_stream.catalog.storage import LocationFileIO, write_new
+from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO, write_new
 from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from tests.unit.local_tables import insert, load, make_table, rows
 
@@ -105,7 +105,7 @@ def test_a_file_that_exists_stays(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("mine")
     with pytest.raises(FileExistsError):
-        write_new(LocationFileIO(), file_uri(path), b"new")
+        write_new(CatalogFileIO(), file_uri(path), b"new")
     assert path.read_text() == "mine"
 
 

@@ -42,7 +42,7 @@ def lake(tmp_path: Path) -> IcebergCatalog:
         lambda lake, name: ingest(lake, name, pa.table({"a": [1]}).to_reader(), Mode.CREATE),
         lambda lake, name: lake.stage(name, Schema(), UNPARTITIONED_PARTITION_SPEC, {}),
         lambda lake, name: lake.put_view(name, VIEW),
-        lambda lake, name: lake.register(name, "file:///tmp/x.metadata.json"),
+        lambda lake, name: lake.register(name, "file:///nowhere/x.metadata.json"),
     ],
 )
 def test_nothing_is_created_elsewhere(

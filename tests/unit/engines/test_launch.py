@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.engines.settings import EngineError, EngineSett
 
 HOME = Path("/project/.iceberg_stream")
 SCRATCH = HOME / "tmp" / "1"
-SOCKETS = Path("/tmp/iceberg-stream-1")
+SOCKETS = Path("/sockets")
 
 
 def arguments(**changes: object) -> list[str]:
@@ -34,7 +34,7 @@ def conf(*pairs: tuple[str, str]) -> dict[str, str]:
 def test_command_line() -> None:
     line = arguments(driver_memory="3g")
     assert line[0] == "-Xmx3g"
-    assert line[-4:] == ["-cp", "/a.jar:/b.jar", MAIN_CLASS, "/tmp/iceberg-stream-1/server"]
+    assert line[-4:] == ["-cp", "/a.jar:/b.jar", MAIN_CLASS, "/sockets/server"]
     assert "--add-opens=java.base/java.nio=ALL-UNNAMED" in line
 
 

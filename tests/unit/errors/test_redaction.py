@@ -223,7 +223,7 @@ def test_other_places(text: str) -> None:
         "`sasl.mechanism: PLAIN` needs `sasl.username` and `sasl.password`.",
         "unique_key: [id], partition_key=7 in s3://bucket/token=5/x.parquet",
         "Set `s3.access-key-id` and `s3.secret-access-key` in `catalog_properties`.",
-        "file:///home/me@here/a:b@c.parquet is missing",
+        "file:///data/me@here/a:b@c.parquet is missing",
         "abfss://box@account.dfs.core.windows.net/token/x",
         "mismatched input 'from' expecting {'(', ','}: unexpected token 'x'",
         "Basic authentication is not supported",

@@ -32,6 +32,8 @@ from tests.unit.catalog.test_locations import VIEW
 from tests.unit.local_tables import (
     NAME,
     commit,
+    files,
+    home,
     insert,
     load,
     make_catalog,
@@ -53,16 +55,6 @@ def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
     insert(catalog, ROW)
     yield catalog
     catalog.close()
-
-
-def home(lake: IcebergCatalog, name: Name = NAME) -> Path:
-    path = local_path(load(lake, name).metadata["location"])
-    assert path is not None
-    return path
-
-
-def files(folder: Path) -> set[Path]:
-    return {path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."}
 
 
 def orphans(lake: IcebergCatalog, name: Name = NAME) -> set[Path]:

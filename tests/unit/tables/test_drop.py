@@ -23,6 +23,8 @@ from tests.unit.catalog.test_locations import VIEW
 from tests.unit.local_tables import (
     NAME,
     commit,
+    files,
+    home,
     insert,
     load,
     make_catalog,
@@ -43,16 +45,6 @@ def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
     insert(catalog, ROW)
     yield catalog
     catalog.close()
-
-
-def home(lake: IcebergCatalog, name: Name = NAME) -> Path:
-    path = local_path(load(lake, name).metadata["location"])
-    assert path is not None
-    return path
-
-
-def files(folder: Path) -> set[Path]:
-    return {path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."}
 
 
 def set_property(lake: IcebergCatalog, key: str, value: str, name: Name = NAME) -> None:

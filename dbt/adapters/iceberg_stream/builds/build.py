@@ -197,7 +197,7 @@ def discard(catalog: IcebergCatalog, build: Build, catalogs: Catalogs | None = N
     """
     tables = {staged.name: staged for staged in build_tables(catalog, build)}
     recorded = {name for name, staged in tables.items() if LAST_RUN in staged.properties}
-    drops = dict(zip(tables, plan_discards(catalog, list(tables.values())), strict=True))
+    drops = dict(zip(tables, plan_discards(list(tables.values())), strict=True))
 
     def drop(relation: tuple[Name, str]) -> None:
         name, kind = relation

@@ -192,9 +192,10 @@ def _check_whole(
     recorded = {(name[0], name[1]) for name in latest_run(metadata).get("relations") or []}
     if missing := sorted((recorded | {name for name, _ in relations}) - staged):
         raise BuildError(
-            f"The build `{build}` is not whole: {', '.join(map('.'.join, missing))} is staged no "
-            "more, because somebody dropped it or interrupted `iceberg-stream discard`. Nothing "
-            "was published. Run the models again in this build, or discard it."
+            f"The build `{build}` is not complete: {', '.join(map('.'.join, missing))} "
+            f"{'is' if len(missing) == 1 else 'are'} no longer staged, because somebody dropped "
+            "them or interrupted `iceberg-stream discard`. Nothing was published. Run the models "
+            "again in this build, or discard it."
         )
 
 
@@ -546,7 +547,7 @@ def _clean_up(
     with_files = {committer.name for committer in plan.rebased} | plan.earlier
     shared = [staged for staged in tables if staged.name in with_files]
     try:
-        run_drops(catalog, plan_discards(catalog, shared), catalogs)
+        run_drops(catalog, plan_discards(shared), catalogs)
     except OSError as error:
         # Such as another process that drops them, too.
         build = shared[0].build

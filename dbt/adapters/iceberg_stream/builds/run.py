@@ -157,7 +157,7 @@ class BuildRun:
         from dbt.adapters.iceberg_stream.tables.drop import run_drops
 
         if existing == TABLE and (staged := load_staged(catalog, name, self.name)) is not None:
-            run_drops(catalog, plan_discards(catalog, [staged]), self._catalogs())
+            run_drops(catalog, plan_discards([staged]), self._catalogs())
         if existing == VIEW and "versions" not in (catalog.metadata(name) or {"versions": []}):
             # The view gets a new age: `publish` compares it with that of the table.
             catalog.unregister(staged_name(name, self.name))

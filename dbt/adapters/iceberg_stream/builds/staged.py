@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, next_locatio
 from dbt.adapters.iceberg_stream.tables.commit import added_files as added
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
-from dbt.adapters.iceberg_stream.tables.drop import Drop, plan_shared
+from dbt.adapters.iceberg_stream.tables.drop import Drop
 
 BUILD = f"{PREFIX}build"
 # Metadata files: the published table's when it was staged, and the staged table's first one.
@@ -241,19 +241,16 @@ def added_files(staged: StagedTable) -> tuple[list[str], list[str]]:
     return ([], []) if base is None else added.added_files(staged.table, base)
 
 
-def plan_discards(catalog: IcebergCatalog, tables: Sequence[StagedTable]) -> list[Drop]:
-    """Decide which files go with staged tables: those that no other table has.
-
-    An interrupted `publish` may have published some of them.
+def plan_discards(tables: Sequence[StagedTable]) -> list[Drop]:
+    """Return the drops of staged tables, with the files that they did not begin with.
 
     Args:
-        catalog: the catalog.
         tables: the tables.
-
-    Raises:
-        OSError: the storage cannot be read.
     """
-    return plan_shared(catalog, [(staged.table, staged.first_snapshots) for staged in tables])
+    return [
+        Drop(staged.table.name, staged.table, is_shared=True, base=staged.first_snapshots)
+        for staged in tables
+    ]
 
 
 def discard_table(catalog: IcebergCatalog, staged: StagedTable) -> None:
@@ -266,7 +263,7 @@ def discard_table(catalog: IcebergCatalog, staged: StagedTable) -> None:
     Raises:
         CatalogError: the catalog refuses; no file is removed.
     """
-    for drop in plan_discards(catalog, [staged]):
+    for drop in plan_discards([staged]):
         drop.run(catalog)
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs as fs
 from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
-from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from dbt.adapters.iceberg_stream.catalog.locations import (
@@ -46,8 +46,14 @@ class WithinReach(FileIO):
         return super().new_input(location)  # type: ignore[safe-super]
 
     def new_output(self, location: str) -> Any:
-        """Return a file to write; raises OutOfReach outside the warehouse."""
+        """Return a file to write; raises OSError where others would find another one."""
         require_location(self.properties, location)
+        if is_cut_by_others(location):
+            raise OSError(
+                f"The location {location} has a `#` or `?`, at which Iceberg's clients of object "
+                "stores cut it: all files of the table would be one object. Rename the table, or "
+                "choose another folder."
+            )
         return super().new_output(location)  # type: ignore[safe-super]
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
@@ -57,38 +63,7 @@ class WithinReach(FileIO):
         super().delete(location)  # type: ignore[safe-super]
 
 
-class LocationFileIO(PyArrowFileIO):
-    """Reads and writes files whose paths may have `#` and `?`, as Iceberg's Java library does."""
-
-    @staticmethod
-    def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
-        """Return scheme, authority and path of a location.
-
-        Args:
-            location: of a file.
-            properties: not used.
-        """
-        return split_location(location)
-
-    def new_output(self, location: str) -> PyArrowFile:
-        """Return a file to write.
-
-        Args:
-            location: of the file.
-
-        Raises:
-            OSError: other programs would take the location for another one.
-        """
-        if is_cut_by_others(location):
-            raise OSError(
-                f"The location {location} has a `#` or `?`, at which Iceberg's clients of object "
-                "stores cut it: all files of the table would be one object. Rename the table, or "
-                "choose another folder."
-            )
-        return super().new_output(location)
-
-
-class CatalogFileIO(WithinReach, LocationFileIO):
+class CatalogFileIO(WithinReach, PyArrowFileIO):
     """Reads files with the storage credentials of the catalog or the profile, or anonymously.
 
     Without credentials it does not search the environment for some, unless the profile has
@@ -98,6 +73,16 @@ class CatalogFileIO(WithinReach, LocationFileIO):
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         super().__init__(properties if AMBIENT in properties else _without_ambient(properties))
+
+    @staticmethod
+    def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
+        """Return scheme, authority and path of a location, which may have `#` and `?`.
+
+        Args:
+            location: of a file.
+            properties: not used.
+        """
+        return split_location(location)
 
     def _initialize_gcs_fs(self) -> fs.FileSystem:
         if AMBIENT in self.properties or self.properties.get("gcs.oauth2.token"):

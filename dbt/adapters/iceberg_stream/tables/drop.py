@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -91,18 +91,6 @@ def drop_contents(catalog: IcebergCatalog, namespace: str, catalogs: Catalogs) -
     """
     names = [(namespace, name) for name, _ in catalog.relations(namespace)]
     drop_tables(catalog, names, catalogs)
-
-
-def plan_shared(
-    _: IcebergCatalog, tables: Iterable[tuple[LoadedTable, Collection[int] | None]]
-) -> list[Drop]:
-    """Return the drops of tables that began with files of another one, such as staged ones.
-
-    Args:
-        tables: the tables, each with the ids of the snapshots that it began with; without ids, only
-            its metadata files go with it.
-    """
-    return [Drop(table.name, table, is_shared=True, base=base) for table, base in tables]
 
 
 def run_drops(

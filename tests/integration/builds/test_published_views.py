@@ -1,0 +1,224 @@
+"""Tables that are published in the places of views, and views in those of tables."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dbt.adapters.iceberg_stream.builds.build import (
+    Build,
+    discard,
+    discard_abandoned,
+    get_build,
+)
+from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
+from dbt.adapters.iceberg_stream.builds.leftovers import drop_unfinished
+from dbt.adapters.iceberg_stream.builds.publish import publish
+from dbt.adapters.iceberg_stream.builds.staged import stage_table
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
+from dbt.adapters.iceberg_stream.catalog.errors import (
+    CatalogError,
+    CommitConflict,
+    CommitStateUnknown,
+)
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
+from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
+from dbt.adapters.iceberg_stream.catalog.views import view_query
+from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode
+from tests.integration.builds.staged_builds import (
+    BUILD,
+    OLD,
+    VIEW,
+    assert_clean,
+    before_call,
+    fail,
+    publish_all,
+    read,
+    staged,
+    staged_build,
+    state,
+    write,
+)
+from tests.lost_files import assert_nothing_lost
+
+
+def view_and_build(lake: IcebergCatalog) -> Build:
+    """A build whose table `created` replaces a view."""
+    lake.put_view(("s", "created"), VIEW)
+    stage_table(lake, ("s", "created"), BUILD, {})
+    write(lake, staged("created"), [8], Mode.REPLACE)
+    return get_build(lake, BUILD)
+
+
+@pytest.mark.parametrize("error", [CommitConflict, CommitStateUnknown])
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_view_becomes_a_table_and_the_answer_is_lost(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, error: type[Exception], committed: bool
+) -> None:
+    """Once, the second attempt dropped the table that the first one had published."""
+    build = view_and_build(lake)
+    fail(lake, monkeypatch, [error("lost")], committed)
+    publish(lake, BUILD, build.relations.items())
+    assert read(lake, "created") == [(8,)]
+    assert_clean(lake, ["created"])
+
+
+@pytest.mark.parametrize("error", [CommitConflict, CatalogError])
+def test_a_view_stays_if_the_commit_is_refused(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    build = view_and_build(lake)
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    with monkeypatch.context() as patch, pytest.raises(error):
+        fail(lake, patch, [error("no")] * 20, committed=False)
+        publish(lake, BUILD, build.relations.items())
+    assert dict(lake.relations("s"))["created"] == "view"
+    metadata = lake.metadata(("s", "created"))
+    assert metadata is not None and view_query(metadata) == "select 1 as id"
+    publish_all(lake)
+    assert read(lake, "created") == [(8,)]
+
+
+def test_a_view_stays_if_a_later_attempt_finds_a_conflict(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(lake, "replaced", [1, 2], Mode.REPLACE)
+    stage_table(lake, ("s", "replaced"), BUILD, {})
+    write(lake, staged("replaced"), [7], Mode.REPLACE)
+    build = view_and_build(lake)
+    commit_all = lake._backend.commit_all
+    appended: list[str] = []
+
+    def append_then_commit(commits: Any) -> None:
+        if not appended:
+            appended.append("replaced")
+            write(lake, "replaced", [9], Mode.APPEND)
+            raise CommitConflict("lost")
+        commit_all(commits)
+
+    monkeypatch.setattr(lake._backend, "commit_all", append_then_commit)
+    monkeypatch.setattr(SqliteBackend, "commit", lambda self, *c: commit_all([TableCommit(*c)]))
+    with pytest.raises(BuildConflict, match=r"s\.replaced has the new snapshot"):
+        publish(lake, BUILD, build.relations.items())
+    assert dict(lake.relations("s"))["created"] == "view"
+
+
+def test_a_view_that_another_writer_replaced_stays(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = view_and_build(lake)
+    metadata = lake._backend.metadata
+    replaced: list[str] = []
+
+    def metadata_then_replace(namespace: str, name: str, history: bool = True) -> Any:
+        result = metadata(namespace, name, history)
+        if name == "created" and not replaced:
+            replaced.append(name)
+            lake.unregister(("s", "created"))
+            write(lake, "created", [1], Mode.CREATE)
+        return result
+
+    monkeypatch.setattr(lake._backend, "metadata", metadata_then_replace)
+    with pytest.raises(BuildConflict, match=r"s\.created was created by another writer"):
+        publish(lake, BUILD, build.relations.items())
+    assert read(lake, "created") == [(1,)]
+
+
+def test_a_table_stays_if_its_view_is_refused(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(lake, "viewed", [1, 2], Mode.CREATE)
+    lake.put_view(("s", staged("viewed")), VIEW)
+    build = get_build(lake, BUILD)
+
+    def refuse(*_: Any) -> None:
+        raise CatalogError("no views")
+
+    with monkeypatch.context() as patch, pytest.raises(BuildError, match="no views"):
+        patch.setattr(lake._backend, "put_view", refuse)
+        publish(lake, BUILD, build.relations.items())
+    assert read(lake, "viewed") == [(1,), (2,)]
+    publish_all(lake)
+    assert dict(lake.relations("s")) == {"viewed": "view"}
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_table_that_another_writer_changed_stays(lake: IcebergCatalog, exists: bool) -> None:
+    """Once, the view of a build replaced it."""
+    if exists:
+        write(lake, "viewed", [1], Mode.CREATE)
+    staged_build(lake)
+    lake.put_view(("s", staged("viewed")), VIEW)
+    time.sleep(0.01)
+    write(lake, "viewed", [2], Mode.APPEND if exists else Mode.CREATE)
+    build = get_build(lake, BUILD)
+    with pytest.raises(BuildConflict, match=r"s\.viewed was created or changed by another writer"):
+        publish(lake, BUILD, build.relations.items())
+    assert state(lake) == OLD
+    assert read(lake, "viewed") == ([(1,), (2,)] if exists else [(2,)])
+    lake.put_view(("s", staged("viewed")), VIEW)
+    publish_all(lake)
+    assert dict(lake.relations("s"))["viewed"] == "view"
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_table_that_changes_while_a_view_replaces_it(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    """Once, the other writer's commit was lost when the view was refused."""
+    write(lake, "viewed", [1], Mode.CREATE)
+    lake.put_view(("s", staged("viewed")), VIEW)
+    build = get_build(lake, BUILD)
+    load, loads = lake._backend.load, iter([False, True])
+
+    def change_then_load(namespace: str, name: str, history: bool = True) -> Any:
+        if name == "viewed" and next(loads, False) is is_refused:
+            monkeypatch.undo()
+            time.sleep(0.01)
+            write(lake, "viewed", [2], Mode.APPEND)
+            if is_refused:
+                before_call(lake, monkeypatch, "put_view", refuse)
+        return load(namespace, name, history)
+
+    def refuse() -> None:
+        raise CatalogError("no views")
+
+    monkeypatch.setattr(lake._backend, "load", change_then_load)
+    expected = "no views" if is_refused else "another writer has changed"
+    with pytest.raises(BuildError, match=expected):
+        publish(lake, BUILD, build.relations.items())
+    assert read(lake, "viewed") == [(1,), (2,)]
+
+
+def test_a_table_of_another_catalog_keeps_its_files(lake: IcebergCatalog, tmp_path: Path) -> None:
+    """It has files of a table that a view replaces, of staged tables, and of leftovers."""
+    partner = IcebergCatalog("partner", SqliteBackend("partner", tmp_path / "partner"))
+    partner.create_namespace("s")
+    catalogs = Catalogs("lake", {"lake": lambda: lake, "partner": lambda: partner})
+
+    def copied(name: str) -> None:
+        table = lake.load(("s", name))
+        assert table is not None
+        partner.register(("s", f"copy_{name}"), table.location)
+
+    write(lake, "viewed", [1], Mode.CREATE)
+    copied("viewed")
+    lake.put_view(("s", staged("viewed")), VIEW)
+    publish(lake, BUILD, get_build(lake, BUILD).relations.items(), catalogs)
+    staged_build(lake)
+    copied(staged("appended"))
+    discard(lake, get_build(lake, BUILD), catalogs)
+    staged_build(lake)
+    copied(staged("replaced"))
+    assert discard_abandoned(lake, ["s"], timedelta(0), catalogs) == [BUILD]
+    write(lake, "t__dbt_new_0123456789ab", [2], Mode.CREATE)
+    copied("t__dbt_new_0123456789ab")
+    assert drop_unfinished(lake, ("s", "t__dbt_new_0123456789ab"), catalogs)
+    assert_nothing_lost(partner)
+    assert len(partner.relations("s")) == 4
+    partner.close()
