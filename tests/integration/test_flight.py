@@ -239,6 +239,33 @@ def test_an_engine_that_ends(tmp_path: Path) -> None:
     stop(tmp_path / "engine")
 
 
+def test_expressions_that_cannot_be_interrupted(tmp_path: Path) -> None:
+    """Two of them would hold both cores for good, also after they were canceled."""
+    home = tmp_path / "engine"
+    profile = {
+        "warehouse": str(tmp_path / "lake"), "engine_home": str(home),
+        "spark_conf": {"spark.master": "local[2]", "spark.icebergstream.stuckTaskSeconds": "3"},
+    }  # fmt: skip
+    endless = "select count(*) from range(2) where concat(repeat('a', 60), id) rlike '^(.*a){30}$'"
+    with serve(tmp_path / "p", profile, "--max-seconds", "5") as (uri, _):
+        log = (tmp_path / "p" / "serve.log").read_text()
+        token = Path(re.search(r"accepts is in (.+)", log)[1]).read_text()
+        served = Served(uri, token, tmp_path, None)
+        assert rows(served, "select count(*) from range(2)") == [(2,)]
+        first = status(home)
+        with pytest.raises(adbc_driver_manager.Error, match="took longer than 5 s"):
+            rows(served, endless)
+        deadline = time.monotonic() + 60
+        while first.alive():
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert rows(served, "select count(*) from range(2)") == [(2,)]
+    assert "still run 3 s after it was canceled" in "".join(
+        path.read_text() for path in home.glob("server.log*")
+    )
+    stop(home)
+
+
 def test_a_cluster_with_the_guard(catalog: RestCatalog, tmp_path: Path) -> None:
     port = free_port()
     profile = {

@@ -212,6 +212,15 @@ def test_a_record_that_others_may_write_or_read_is_refused(tmp_path: Path, mode:
             use(tmp_path)
 
 
+def test_a_record_that_others_may_read_is_told_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / HOME).mkdir()
+    write_record(tmp_path / HOME)
+    (tmp_path / HOME / "server.json").chmod(0o644)
+    for command in ("status", "stop"):
+        done = CliRunner().invoke(main, [command, "--project-dir", str(tmp_path)])
+        assert done.exit_code == 1 and "Error: The engine's folder" in done.output
+
+
 def test_a_record_that_is_a_link_is_refused(tmp_path: Path) -> None:
     write_record(tmp_path)
     (tmp_path / "server.json").rename(tmp_path / "another")

@@ -10,6 +10,7 @@ from dbt.adapters.iceberg_stream.engines.launch import (
     ICEBERG_EXTENSIONS,
     MAIN_CLASS,
     STATEMENT_GUARD,
+    STUCK_TASKS,
     argument_file,
     server_arguments,
     server_environment,
@@ -55,6 +56,12 @@ def test_iceberg_stays_among_the_extensions_and_the_guard_is_the_last_one() -> N
     assert conf()["spark.sql.extensions"] == f"{ICEBERG_EXTENSIONS},{STATEMENT_GUARD}"
     both = conf(("spark.sql.extensions", "org.x.Sedona"))["spark.sql.extensions"]
     assert both == f"{ICEBERG_EXTENSIONS},org.x.Sedona,{STATEMENT_GUARD}"
+
+
+def test_users_listeners_stay() -> None:
+    assert conf()["spark.extraListeners"] == STUCK_TASKS
+    both = conf(("spark.extraListeners", "org.x.Listener"))["spark.extraListeners"]
+    assert both == f"org.x.Listener,{STUCK_TASKS}"
 
 
 def test_users_java_options_come_after_ours() -> None:

@@ -271,6 +271,15 @@ def test_another_table_of_the_name_stays(lake: IcebergCatalog) -> None:
     assert rows(lake) == [(1, "a")]
 
 
+@pytest.mark.parametrize("value", ["False", "no", " true"])
+def test_garbage_that_iceberg_would_not_collect(lake: IcebergCatalog, value: str) -> None:
+    set_property(lake, "gc.enabled", value)
+    before = files(home(lake))
+    folder = home(lake)
+    drop_table(lake, NAME)
+    assert before <= files(folder)
+
+
 def test_a_table_before_its_copy(lake: IcebergCatalog) -> None:
     register_copy(lake)
     folder = home(lake)

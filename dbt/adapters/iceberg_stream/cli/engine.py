@@ -34,7 +34,8 @@ def stop(
     project_dir: Path, profiles_dir: Path | None, target: str | None, engine_home: Path | None
 ) -> None:
     """Stop the engine of a project."""
-    stopped = embedded.stop(_home(project_dir, profiles_dir, target, engine_home))
+    with plain_errors():
+        stopped = embedded.stop(_home(project_dir, profiles_dir, target, engine_home))
     click.echo("The engine has stopped." if stopped else "No engine is running here.")
 
 
@@ -47,7 +48,8 @@ def status(
     project_dir: Path, profiles_dir: Path | None, target: str | None, engine_home: Path | None
 ) -> None:
     """Show whether the engine of a project is running, and which processes use it."""
-    engine = embedded.status(_home(project_dir, profiles_dir, target, engine_home))
+    with plain_errors():
+        engine = embedded.status(_home(project_dir, profiles_dir, target, engine_home))
     if engine is None:
         click.echo("No engine is running here.")
         return

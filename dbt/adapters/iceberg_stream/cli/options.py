@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from dbt_common.exceptions import DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.engines.settings import EngineError
 from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -186,12 +187,12 @@ def artifacts(project_dir: Path) -> Path:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Convert errors of the profile, the catalog and the storage to messages without traceback.
+    """Convert errors of the profile, catalog, storage and engine to messages without traceback.
 
     Raises:
         click.ClickException: the block raised such an error.
     """
     try:
         yield
-    except (DbtRuntimeError, OSError) as error:
+    except (DbtRuntimeError, EngineError, OSError) as error:
         raise click.ClickException(without_secrets(str(error))) from error

@@ -38,6 +38,7 @@ MAIN_CLASS = "icebergstream.SocketServer"
 # The longest path of a Unix domain socket on macOS; on Linux, 107 bytes.
 LONGEST_SOCKET = 103
 STATEMENT_GUARD = "icebergstream.StatementGuard"
+STUCK_TASKS = "icebergstream.StuckTasks"
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 POLL = 0.02
@@ -208,8 +209,10 @@ def spark_settings(settings: EngineSettings, sockets: Path, scratch: Path) -> di
         extensions = f"{ICEBERG_EXTENSIONS},{extensions}".rstrip(",")
     # The last one has the last word on what the parsers of the others return.
     extensions = f"{extensions},{STATEMENT_GUARD}"
+    listeners = [*filter(None, user.get("spark.extraListeners", "").split(",")), STUCK_TASKS]
     required = {
         "spark.sql.extensions": extensions,
+        "spark.extraListeners": ",".join(listeners),
         # The driver's two ports on the loopback address take Java objects, and give out broadcast
         # tokens. Spark makes up the secret itself, and keeps it where no session can read it.
         "spark.authenticate": "true",

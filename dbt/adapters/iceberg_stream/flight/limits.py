@@ -110,11 +110,12 @@ class Slots:
                 f"{self._most} statements of this caller are running, which is the most that this "
                 "server allows. Send the statement again when one of them has ended."
             )
-        guard, held = threading.Lock(), [True]
+        guard, released = threading.Lock(), threading.Event()
 
         def release() -> None:
             with guard:
-                if held.pop() if held else False:
+                if not released.is_set():
+                    released.set()
                     self._free.release()
 
         try:

@@ -118,7 +118,7 @@ class FlightSqlServer(flight.FlightServerBase):
             raise flight.FlightServerError(reason(error)) from None
         except (DbtRuntimeError, EngineError, OSError) as error:
             raise flight.FlightInternalError(reason(error)) from None
-        except (AttributeError, KeyError, LookupError, TypeError) as error:
+        except (AttributeError, LookupError, TypeError) as error:
             logger.error(f"A call failed: {error}\n{traceback.format_exc()}")
             raise flight.FlightInternalError(
                 "The call failed by an error of this server. Its log has the details."

@@ -10,7 +10,7 @@ from functools import partial
 from dbt_common.exceptions import DbtRuntimeError
 from pyiceberg.exceptions import SignError
 
-from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name, collects_garbage
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, one_catalog
 from dbt.adapters.iceberg_stream.catalog.clone_tags import (
     ORIGIN,
@@ -245,7 +245,7 @@ class Drop:
             if is_clone(metadata):
                 base = {int(properties[SNAPSHOT])} if SNAPSHOT in properties else set()
                 return _added(self.table, base)
-            if str(properties.get(GC_ENABLED, "true")).lower() == "false":
+            if not collects_garbage(properties):
                 # Such as the published version of a staged table.
                 return []
             return _own_files(self.table)
