@@ -129,6 +129,24 @@ def test_a_view_that_another_writer_replaced_stays(
     assert read(lake, "created") == [(1,)]
 
 
+def test_two_publish_a_table_in_the_place_of_a_view(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, the slower one took the table that the faster one had published for the view."""
+    build = view_and_build(lake)
+    unregister = lake._backend.unregister
+
+    def publish_first(*arguments: Any) -> bool:
+        monkeypatch.undo()
+        publish(lake, BUILD, build.relations.items())
+        return unregister(*arguments)
+
+    monkeypatch.setattr(lake._backend, "unregister", publish_first)
+    with pytest.raises(BuildError, match="published or discarded by another process"):
+        publish(lake, BUILD, build.relations.items())
+    assert read(lake, "created") == [(8,)]
+
+
 def test_a_table_stays_if_its_view_is_refused(
     lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

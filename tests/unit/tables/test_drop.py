@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
 
 from dbt.adapters.iceberg_stream.builds.names import staged_name
@@ -16,6 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.locations import local_path
+from dbt.adapters.iceberg_stream.tables import references
 from dbt.adapters.iceberg_stream.tables.clones import clone_table
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.drop import Drop, drop_table, drop_tables, run_drops
@@ -100,6 +103,31 @@ def test_files_that_were_added_to_another_table(lake: IcebergCatalog) -> None:
     assert {str(path) for path in files(folder)} == {
         file.file_path.removeprefix("file://") for file in shared
     }
+
+
+def test_other_tables_are_read_once(lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, each drop read all manifests of all tables, twice if they had changed meanwhile."""
+    others = [("s", f"other{number}") for number in range(5)]
+    for name in others:
+        make_table(lake, name=name)
+        commit(lake, append(*write(lake, ROW, name=name), properties={}), name=name)
+    read_lists: list[str] = []
+    read_list = references.read_manifest_list
+
+    def read_and_count(io: FileIO, location: str) -> list[ManifestFile]:
+        read_lists.append(location)
+        return read_list(io, location)
+
+    monkeypatch.setattr(references, "read_manifest_list", read_and_count)
+    drop_table(lake, NAME)
+    assert len(read_lists) == len(others) + 1
+    make_table(lake)
+    insert(lake, ROW)
+    commit(lake, append(*write(lake, ROW, name=others[0]), properties={}), name=others[0])
+    read_lists.clear()
+    drop_table(lake, NAME)
+    # One list of the dropped table, two of the table that has changed.
+    assert len(read_lists) == 3
 
 
 @pytest.mark.parametrize("first", [NAME, OTHER])
@@ -220,10 +248,10 @@ def before_unregister(
     """Have another writer act after the drop has looked at the table."""
     original = lake._backend.unregister
 
-    def unregister(*name: str) -> None:
+    def unregister(*arguments: Any) -> bool:
         monkeypatch.undo()
         action()
-        original(*name)
+        return original(*arguments)
 
     monkeypatch.setattr(lake._backend, "unregister", unregister)
 
@@ -260,6 +288,20 @@ def test_the_name_is_used_again_meanwhile(
     drop_tables(lake, [OTHER, NAME])
     assert lake.relations("s") == [("renamed", "table")]
     assert rows(lake, ("s", "renamed")) == [(1, "a")]
+
+
+def test_another_table_gets_the_name_meanwhile(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def act() -> None:
+        lake.unregister(NAME)
+        make_table(lake)
+        insert(lake, ROW)
+
+    meant = load(lake)
+    before_unregister(lake, monkeypatch, act)
+    run_drops(lake, [Drop(NAME, meant)])
+    assert rows(lake) == [(1, "a")]
 
 
 def test_another_table_of_the_name_stays(lake: IcebergCatalog) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
@@ -285,11 +286,8 @@ def drop_unfilled(catalog: IcebergCatalog, staged: StagedTable) -> None:
         staged: its staged table. Once the catalog does not list that any more, nobody fills the
             table.
     """
-    if not staged.is_new:
-        return
-    published = catalog.load(staged.name)
-    if published is not None and is_unfilled(published, staged.build):
-        catalog.unregister(staged.name)
+    if staged.is_new:
+        catalog.unregister(staged.name, partial(is_unfilled, staged.build))
 
 
 def _commit_attempts(
@@ -358,7 +356,7 @@ def _plan_table(
             return
     if staged.is_new:
         # Marked with the build: an interrupted attempt has created the table without rows.
-        if published is None or is_unfilled(published, build):
+        if published is None or is_unfilled(build, published.metadata):
             plan.new.append(staged)
             plan.snapshots[name] = current or 0
         else:

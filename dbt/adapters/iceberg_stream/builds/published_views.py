@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from dbt.adapters.iceberg_stream.builds.names import staged_name, with_published_names
 from dbt.adapters.iceberg_stream.builds.staged import BUILD, LAST_RUN
@@ -45,9 +46,7 @@ class ReplacedViews:
     def drop(self, names: Iterable[Name]) -> None:
         """Drop those of some names that are still the views that they were."""
         for name in self._views.keys() & set(names):
-            current = self._catalog.metadata(name)
-            if current is not None and current.get("view-uuid") == self._views[name]["view-uuid"]:
-                self._catalog.unregister(name)
+            if self._catalog.unregister(name, partial(_is_same, self._views[name])):
                 self._dropped.add(name)
 
     def restore(self) -> None:
@@ -63,22 +62,19 @@ class ReplacedViews:
                 )
 
     def _restore(self, name: Name) -> None:
-        table = self._catalog.load(name)
-        if table is not None and is_unfilled(table, self._build):
-            self._catalog.unregister(name)
-            table = None
-        if table is None and self._catalog.metadata(name) is None:
+        self._catalog.unregister(name, partial(is_unfilled, self._build))
+        if self._catalog.metadata(name) is None:
             self._catalog.put_view(name, self._views[name])
 
 
-def is_unfilled(table: LoadedTable, build: str) -> bool:
+def is_unfilled(build: str, table: Metadata) -> bool:
     """Return whether an interrupted `publish` has created a table, but not filled it.
 
     Args:
-        table: the published table.
         build: name of the build.
+        table: metadata of the published table.
     """
-    return (table.metadata.get("properties") or {}).get(BUILD) == build
+    return (table.get("properties") or {}).get(BUILD) == build
 
 
 def publish_view(
@@ -151,6 +147,10 @@ def view_conflicts(
                     (name, "was created or changed by another writer, and a view would replace it")
                 )
     return conflicts
+
+
+def _is_same(view: Metadata, other: Metadata) -> bool:
+    return bool(view["view-uuid"] == other.get("view-uuid"))
 
 
 def _is_newer(table: Metadata, view: Metadata) -> bool:

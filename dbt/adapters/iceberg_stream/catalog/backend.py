@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 
 T = TypeVar("T")
+# Whether the metadata of a table or view is what the caller means.
+Condition = Callable[[Metadata], bool]
 # Defaults of new tables. Each commit writes all metadata again, so without a limit the metadata
 # files of many commits soon take more space than the data.
 TABLE_DEFAULTS = {
@@ -166,8 +168,17 @@ class CatalogBackend(Protocol):
             CommitConflict: the table exists.
         """
 
-    def unregister(self, namespace: str, name: str) -> None:
-        """Drop a table or view, if it exists, but keep its files."""
+    def unregister(self, namespace: str, name: str, only: Condition | None = None) -> bool:
+        """Drop a table or view, but keep its files.
+
+        Args:
+            namespace: levels joined by dots.
+            name: the identifier.
+            only: drop it only if its metadata satisfies this.
+
+        Returns:
+            Whether it was dropped.
+        """
 
     def put_view(self, namespace: str, name: str, version: Metadata) -> None:
         """Create a view, or replace the one of this name.

@@ -11,6 +11,7 @@ from dbt.adapters.iceberg_stream.catalog.backend import (
     COMMITS_TOGETHER,
     TABLE_DEFAULTS,
     CatalogBackend,
+    Condition,
 )
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import (
@@ -236,9 +237,18 @@ class IcebergCatalog:
         require_names(*name)
         self._backend.register(*name, location)
 
-    def unregister(self, name: Name) -> None:
-        """Drop a table or view, if it exists, but keep its files."""
-        self._backend.unregister(*name)
+    def unregister(self, name: Name, only: Condition | None = None) -> bool:
+        """Drop a table or view, but keep its files.
+
+        Args:
+            name: namespace and identifier.
+            only: drop it only if its metadata satisfies this. A catalog on a server may drop a
+                version of the same kind, table or view, that another writer commits just then.
+
+        Returns:
+            Whether it was dropped.
+        """
+        return self._backend.unregister(*name, only)
 
     def put_view(self, name: Name, version: Metadata) -> None:
         """Create a view, or replace the one of this name.

@@ -34,7 +34,7 @@ from pyiceberg.table.update import (
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from dbt.adapters.iceberg_stream.catalog.backend import CatalogBackend
+from dbt.adapters.iceberg_stream.catalog.backend import CatalogBackend, Condition
 from dbt.adapters.iceberg_stream.catalog.client_errors import client_errors, may_have_arrived
 from dbt.adapters.iceberg_stream.catalog.client_properties import ignore_table_properties
 from dbt.adapters.iceberg_stream.catalog.errors import (
@@ -302,19 +302,30 @@ class RemoteBackend:
 
         self.ask(f"create {namespace}.{name}", register)
 
-    def unregister(self, namespace: str, name: str) -> None:
-        """Drop a table or view, if it exists, but keep its files."""
+    def unregister(self, namespace: str, name: str, only: Condition | None = None) -> bool:
+        """Drop a table or view, but keep its files; return whether it was dropped."""
+        kind = None
+        if only is not None:
+            metadata = self.metadata(namespace, name, history=False)
+            if metadata is None or not only(metadata):
+                return False
+            kind = "view" if "versions" in metadata else "table"
 
-        def drop(catalog: Catalog) -> None:
-            try:
-                catalog.drop_table((namespace, name))
-            except (NoSuchTableError, BadRequestError) as error:
-                # Nessie answers "bad request" if the name is a view's.
-                dropped = _drop_view(catalog, (namespace, name))
-                if isinstance(error, BadRequestError) and not dropped:
-                    raise
+        def drop(catalog: Catalog) -> bool:
+            if kind != "view":
+                try:
+                    catalog.drop_table((namespace, name))
+                    return True
+                except NoSuchTableError:
+                    pass
+                except BadRequestError:
+                    # Nessie's answer if the name is a view's.
+                    if kind == "table" or not _drop_view(catalog, (namespace, name)):
+                        raise
+                    return True
+            return kind != "table" and _drop_view(catalog, (namespace, name))
 
-        self.ask(f"drop {namespace}.{name}", drop)
+        return self.ask(f"drop {namespace}.{name}", drop)
 
     def put_view(self, namespace: str, name: str, version: Metadata) -> None:
         """Create a view, or replace the one of this name."""

@@ -21,6 +21,7 @@ from dbt.adapters.iceberg_stream.catalog.backend import (
     COMMITS_TOGETHER,
     TABLE_DEFAULTS,
     CatalogBackend,
+    Condition,
 )
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
@@ -110,6 +111,8 @@ returning 1
 UNREGISTER = """
 delete from iceberg_tables
 where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
+    and (:old = '' or metadata_location = :old)
+returning 1
 """
 
 
@@ -281,9 +284,14 @@ class SqliteBackend:
 
     def metadata(self, namespace: str, name: str, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view; None if there is neither."""
+        current = self._current(namespace, name)
+        return current and current[1]
+
+    def _current(self, namespace: str, name: str) -> tuple[str, Metadata] | None:
+        """Return where the current metadata is, and the metadata; None if there is none."""
         while location := self._location(namespace, name):
             try:
-                return self._read(location)
+                return location, self._read(location)
             except FileNotFoundError:
                 # Another commit may have replaced and removed it. If not, the file is lost.
                 if self._location(namespace, name) == location:
@@ -295,17 +303,11 @@ class SqliteBackend:
         from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
         from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 
-        while location := self._location(namespace, name):
-            try:
-                metadata = self._read(location)
-            except FileNotFoundError:
-                if self._location(namespace, name) == location:
-                    raise
-                continue
-            if "current-version-id" in metadata:
-                return None
-            return LoadedTable((namespace, name), metadata, location, CatalogFileIO(self._storage))
-        return None
+        current = self._current(namespace, name)
+        if current is None or "current-version-id" in current[1]:
+            return None
+        location, metadata = current
+        return LoadedTable((namespace, name), metadata, location, CatalogFileIO(self._storage))
 
     def stage(
         self,
@@ -388,9 +390,14 @@ class SqliteBackend:
         if not self._rows(CREATE, namespace=namespace, name=name, new=location):
             raise CommitConflict(f"{namespace}.{name} already exists.")
 
-    def unregister(self, namespace: str, name: str) -> None:
-        """Drop a table or view, if it exists, but keep its files."""
-        self._rows(UNREGISTER, namespace=namespace, name=name)
+    def unregister(self, namespace: str, name: str, only: Condition | None = None) -> bool:
+        """Drop a table or view, but keep its files; return whether it was dropped."""
+        if only is None:
+            return bool(self._rows(UNREGISTER, namespace=namespace, name=name, old=""))
+        while (current := self._current(namespace, name)) and only(current[1]):
+            if self._rows(UNREGISTER, namespace=namespace, name=name, old=current[0]):
+                return True
+        return False
 
     def put_view(self, namespace: str, name: str, version: Metadata) -> None:
         """Create a view, or replace the one of this name."""

@@ -211,20 +211,29 @@ class Drop:
         Raises:
             CatalogError: the catalog refuses.
         """
+        while not self._unregister_loaded(catalog):
+            pass
+
+    def _unregister_loaded(self, catalog: IcebergCatalog) -> bool:
+        """Drop the relation; return False if another one got its name meanwhile."""
         try:
             table = catalog.load(self.name)
             if table is None and catalog.metadata(self.name, history=False) is None:
-                return
+                return True
         except (OSError, ValueError) as error:
             if self.expected is not None:
                 raise
-            table = None
             self._warn(f"its metadata cannot be read ({error})")
-        if self.expected is not None and not _is_same(table, self.expected):
+            return catalog.unregister(self.name)
+        uuid = table and table.metadata["table-uuid"]
+        if self.expected is not None and uuid != self.expected.metadata["table-uuid"]:
             logger.warning(f"{'.'.join(self.name)} stays: another writer has put it there.")
-            return
-        catalog.unregister(self.name)
+            return True
+        # A view has no such id.
+        if not catalog.unregister(self.name, lambda found: found.get("table-uuid") == uuid):
+            return False
         self.table = table
+        return True
 
     def list_files(self) -> list[str]:
         """List the files that go with the table that was dropped, unless others need them."""
@@ -270,11 +279,6 @@ class Drop:
 
     def _warn(self, why: str) -> None:
         logger.warning(f"The files of {'.'.join(self.name)} stay: {why}.")
-
-
-def _is_same(table: LoadedTable | None, expected: LoadedTable) -> bool:
-    uuid = expected.metadata["table-uuid"]
-    return table is not None and table.metadata["table-uuid"] == uuid
 
 
 def _own_files(table: LoadedTable) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from cachetools import LRUCache
 from pyiceberg.exceptions import ResolveError
 from pyiceberg.io import FileIO
 
@@ -34,6 +36,10 @@ FOLDERS = (
     "write.metadata.path",
     "write.object-storage.path",
 )
+# References outside of their table's folders, which few tables have, by the table's metadata file.
+CACHED_LOCATIONS = 1_000_000
+_elsewhere: LRUCache[str, list[str]] = LRUCache(CACHED_LOCATIONS, lambda value: len(value) + 1)
+_elsewhere_lock = threading.Lock()
 _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.*|/.*", re.DOTALL)
 # Relations that are read at the same time.
 PARALLEL = 8
@@ -216,9 +222,8 @@ def _subtract(
             return True
         if owner is not None and not (is_first and name == owner.name):
             _subtract_folders(left, metadata, comparable(owner.metadata["location"]))
-        for location in () if table is None else references(table):
-            for spelling in comparables(location):
-                left.pop(spelling, None)
+        for spelling in () if table is None else _spellings(table, left):
+            left.pop(spelling, None)
         read[key] = "" if table is None else table.location
         return True
     except UNREADABLE as error:
@@ -227,6 +232,23 @@ def _subtract(
             f"was removed. Run `iceberg-stream check {'.'.join(name)}`; if it has lost its files, "
             f"drop it from the catalog. {reason(error)}"
         ) from error
+
+
+def _spellings(table: LoadedTable, files: Iterable[str]) -> Iterable[str]:
+    """Return the spellings of a table's references that can be among some files."""
+    own = {comparable(folder) for folder in folders(table.metadata)}
+    if any(is_within(file, folder) for folder in own for file in list(files)):
+        return (spelling for location in references(table) for spelling in comparables(location))
+    # Whoever removes many files asks for each table again.
+    with _elsewhere_lock:
+        elsewhere = _elsewhere.get(table.location)
+    if elsewhere is None:
+        spellings = (s for location in references(table) for s in comparables(location))
+        elsewhere = [s for s in spellings if not any(is_within(s, folder) for folder in own)]
+        if len(elsewhere) < CACHED_LOCATIONS:
+            with _elsewhere_lock:
+                _elsewhere[table.location] = elsewhere
+    return elsewhere
 
 
 def _subtract_folders(left: dict[str, str], metadata: Metadata, home: str) -> None:
