@@ -176,7 +176,7 @@ class TestChanges(Tested):
     @pytest.mark.parametrize(
         "target, value",
         [
-            ("connections.IcebergStreamConnectionManager.principal_of", lambda *_: "rita"),
+            ("connections.IcebergStreamConnectionManager.owner_of", lambda *_: "rita"),
             ("materializations.reused_tests.catalog_keys", lambda *_: {"uri": "elsewhere"}),
         ],
     )

@@ -72,11 +72,6 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
     def project_root(self) -> Path:
         return Path(getattr(self.profile, "project_root", None) or Path.cwd())
 
-    @property
-    def principal(self) -> str:
-        """The owner of the token; empty if the catalog has no users."""
-        return self.principal_of(self.credentials.database)
-
     def principal_of(self, catalog: str) -> str:
         """Return the owner of the token for a catalog; empty if the catalog has no users.
 
@@ -85,6 +80,15 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         """
         identity = self.resources.identities.get(catalog)
         return identity.principal if identity else ""
+
+    def owner_of(self, catalog: str) -> str:
+        """Return a digest of who uses a catalog, roles included; empty if it has no users.
+
+        Args:
+            catalog: the catalog's name, as the profile writes it.
+        """
+        identity = self.resources.identities.get(catalog)
+        return identity.owner() if identity else ""
 
     def current_session(self) -> Session:
         """Return this thread's session, with a valid token.

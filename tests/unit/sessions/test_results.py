@@ -175,8 +175,17 @@ def test_a_version_is_cached_until_its_tag_moves(cache: ResultCache, lake: Icebe
     for sql in fixed:
         assert actual(cache, sql) == ROWS
     assert actual(cache) is None
+    query = cache.find(fixed[1], {"setting": "x"})
+    assert query is not None
     table = lake.table(("s", "t"))
     table.manage_snapshots().remove_tag("closing").commit()
     tag("closing")
+    second = lake.table(("s", "t")).current_snapshot().snapshot_id
     assert actual(cache, fixed[0]) == ROWS
     assert actual(cache, fixed[1]) is None
+    keep_both = lake.table(("s", "t"))
+    keep_both.manage_snapshots().create_tag(first, "closing").commit()
+    # The rows may be those that the tag had meanwhile.
+    cache.put(query, ROWS)
+    assert cache.get(query) is None
+    assert second != first

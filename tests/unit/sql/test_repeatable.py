@@ -13,6 +13,11 @@ REPEATABLE = [
     "select /*+ broadcast(t) */ date_trunc('day', at), left(name, 2) from s.t limit 5",
     "select * from s.t version as of 'main' as t join s.u VERSION AS OF 12",
     "select * from s.t for version as of 12 where version = 5",
+    "select unix_timestamp(a), unix_timestamp(b, 'yyyy') from s.t where c = '2026-11-27 10:00'",
+    "with user as (select 1 as id), sample (a, b) as (select 1, 2) "
+    "select user.id from user join sample on user.id = sample.a",
+    "select * from (values (1, 2)) as t (a, b), (select 1) u(c), lateral explode(d) as e(f)",
+    "with recursive t(n) as (values (1) union all select n + 1 from t) select n as user from t",
 ]
 NOT = [
     "select rand() from s.t",
@@ -37,6 +42,17 @@ NOT = [
     "select `my own`(a) from s.t",
     "select lake.system.bucket_of_mine(4, a) from s.t",
     "select 'unclosed from s.t",
+    "select unix_timestamp() from s.t",
+    "select unix_timestamp ( ) as u from s.t",
+    "select * from s.t where at > cast('10:00' as timestamp)",
+    "select * from s.t where at > ' 9:05:01.5 Europe/Berlin'",
+    "select timestamp 'T10:00'",
+    "select extract(day from current_date) from s.t",
+    "select trim(both 'a' from current_user) from s.t",
+    "with user as (select 1) select user from s.t",
+    "with t as (select mine(a) from s.t), mine as (select 1) select * from t",
+    "with t as (select (a), rand(), mine(b) from s.t) select * from t",
+    "select user as id, a from s.t",
 ]
 
 

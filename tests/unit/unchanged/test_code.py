@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.unchanged.code import ProjectCode, variable_con
 MODEL: dict[str, Any] = {
     "unique_id": "model.shop.orders",
     "resource_type": "model",
-    "raw_code": "select {{ cents('v') }}, '{{ var(\"plus\") }}', '{{ env_var(\"REGION\") }}'",
+    "raw_code": "select {{ cents('v') }}, '{{ var(\"plus\") }}'",
     "database": "lake",
     "schema": "shop",
     "alias": "orders",
@@ -53,13 +53,22 @@ def project() -> dict[str, Any]:
                 macro("shop", "cents", "{{ rounded() }} * {{ var('rate') }}", "macro.shop.rounded"),
                 macro("shop", "rounded", "round(1)"),
                 macro("shop", "unused", "1"),
+                macro(
+                    "shop",
+                    "default__type_int",
+                    "{{ var('width') }} {{ env_var('REGION') }} {{ small() }}",
+                    "macro.shop.small",
+                ),
+                macro("shop", "small", "{{ var('small') }}"),
+                macro("dbt", "default__type_int", "int"),
+                macro("dbt", "generate_alias_name", "alias"),
                 macro("dbt", "default__type_string", "string"),
                 macro("dbt", "get_incremental_merge_sql", "merge"),
             ]
         ),
         "everywhere": {"the version of Spark": "4.1"},
         "model": copy.deepcopy(MODEL),
-        "variables": {"plus": 1, "rate": 2, "other": 3},
+        "variables": {"plus": 1, "rate": 2, "other": 3, "width": 4, "small": 5},
     }
 
 
@@ -96,15 +105,14 @@ def enforce_contract(given: dict[str, Any]) -> None:
     given["model"]["config"]["contract"] = {"enforced": True}
 
 
-CODE, CONFIG, NAME = {"its code"}, {"its config"}, {"its name"}
+CONFIG, NAME = {"its config"}, {"its name"}
 OVERRIDE = {"a macro that overrides one of dbt or the adapter"}
+VARIABLE, ENVIRONMENT = {"a variable of such a macro"}, {"an environment variable of such a macro"}
 CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any], set[str]]] = [
-    ("code", set_model("raw_code", MODEL["raw_code"] + " "), CODE),
-    ("macro", add_macro("shop", "cents", "{{ var('rate') }}"), {"a macro that it uses"}),
-    ("macro of a macro", add_macro("shop", "rounded", "round(2)"), {"a macro that it uses"}),
-    ("variable", set_variable("plus", 2), {"a variable that it uses"}),
-    ("variable of a macro", set_variable("rate", 3), {"a variable that it uses"}),
-    ("text for a number", set_variable("plus", "1"), {"a variable that it uses"}),
+    ("variable of an override", set_variable("width", 3), VARIABLE),
+    ("text for a number", set_variable("width", "4"), VARIABLE),
+    ("variable of its macro", set_variable("small", 6), VARIABLE),
+    ("macro of an override", add_macro("shop", "small", "{{ var('small') }} "), OVERRIDE),
     ("override", add_macro("shop", "default__type_string", "text"), OVERRIDE),
     ("own version", add_macro("shop", "iceberg_stream__type_string", "text"), OVERRIDE),
     ("strategy", add_macro("shop", "get_incremental_mine_sql", "insert"), OVERRIDE),
@@ -130,6 +138,11 @@ CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any], set[str]]] = [
     ("more versions", lambda given: given["everywhere"].update({"the user": "me"}), {"the user"}),
 ]
 NO_CHANGES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
+    # The compiled query has what comes of these.
+    ("code", set_model("raw_code", MODEL["raw_code"] + " ")),
+    ("macro", add_macro("shop", "cents", "{{ var('rate') }}")),
+    ("variable", set_variable("plus", 2)),
+    ("name of the relation", add_macro("shop", "generate_alias_name", "{{ env_var(name) }}")),
     ("unused macro", add_macro("shop", "unused", "2")),
     ("new macro", add_macro("shop", "more", "2")),
     ("macro of dbt", add_macro("dbt", "default__type_string", "text")),
@@ -171,26 +184,25 @@ def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTHER", "x")
     assert parts(project()) == before
     monkeypatch.setenv("REGION", "us")
-    expected = {"an environment variable that it uses"}
-    assert different(parts(project()), before) == expected
+    assert different(parts(project()), before) == ENVIRONMENT
     monkeypatch.delenv("REGION")
-    assert different(parts(project()), before) == expected
+    assert different(parts(project()), before) == ENVIRONMENT
 
 
-def test_a_name_that_is_computed_may_be_any_variable() -> None:
+@pytest.mark.parametrize("name", ["'wid' ~ suffix", "name"])
+def test_a_name_that_is_computed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Once, any variable of the environment counted, such as the number of a CI job."""
     given = project()
-    given["model"]["raw_code"] = "select {{ var('pl' ~ 'us') }}, {{ var(name) }}"
+    text = f"{{{{ var({name}) }}}} {{{{ env_var({name}) }}}}"
+    add_macro("shop", "default__type_int", text)(given)
     before = parts(given)
     given["variables"]["other"] = 4
-    assert different(parts(given), before) == {"a variable that it uses"}
-
-
-def test_a_name_that_begins_with_a_literal_is_computed() -> None:
-    given = project()
-    given["model"]["raw_code"] = "select {{ var('pl' ~ 'us') }}"
-    before = parts(given)
-    given["variables"]["other"] = 4
-    assert different(parts(given), before) == {"a variable that it uses"}
+    assert different(parts(given), before) == VARIABLE
+    given["variables"]["other"] = 3
+    monkeypatch.setenv("BUILD_NUMBER", "17")
+    assert parts(given) == before
+    monkeypatch.setenv("DBT_REGION", "us")
+    assert different(parts(given), before) == ENVIRONMENT
 
 
 def test_documentation_matters_where_the_table_keeps_it() -> None:
@@ -227,8 +239,8 @@ def test_seeds(tmp_path: Path) -> None:
 
 def test_a_macro_that_calls_itself() -> None:
     given = project()
-    add_macro("shop", "rounded", "{{ rounded() }}", "macro.shop.rounded")(given)
-    assert different(parts(project()), parts(given)) == {"a macro that it uses"}
+    add_macro("shop", "small", "{{ small() }}", "macro.shop.small")(given)
+    assert different(parts(project()), parts(given)) == {*OVERRIDE, *VARIABLE}
 
 
 @pytest.mark.parametrize(

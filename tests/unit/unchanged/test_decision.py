@@ -17,14 +17,10 @@ from dbt.adapters.iceberg_stream.unchanged.record import (
     definition_digest,
 )
 
-CODE = (
-    "select id from {{ ref('raw') }} {% if is_incremental() %}"
-    "where id > (select max(id) from {{ this }}){% endif %}"
-)
 SQL = "select id from s.raw"
 INCREMENT = "select id from s.raw where id > (select max(id) from s.t)"
-MODEL = Model({"unique_key": "id"}, "merge", CODE, {}, SQL, {("s", "t")}, False, False)
-READING_OWN = replace(MODEL, query=INCREMENT, reads_own=True)
+MODEL = Model({"unique_key": "id"}, "merge", is_view=False, reads_own=False)
+READING_OWN = replace(MODEL, reads_own=True)
 FIELD = {"id": 1, "name": "id", "type": "long", "required": False}
 TABLE = {
     "current-snapshot-id": 5,
@@ -48,7 +44,7 @@ INPUTS = Inputs({"s.raw": ((7,), "columns")}, "views")
 
 def record(mode: str = FULL, query: str = SQL, **values: Any) -> BuildRecord:
     given = {
-        "code": {"its code": "a"},
+        "code": {"its config": "a"},
         "mode": mode,
         "query": definition_digest(query),
         "inputs": INPUTS.as_json(),
@@ -65,33 +61,14 @@ def record(mode: str = FULL, query: str = SQL, **values: Any) -> BuildRecord:
     [
         (MODEL, record(), record(), None),
         (MODEL, None, record(), NEVER_BUILT),
-        (MODEL, record(code={"its code": "b"}), record(), "its code changed"),
+        (MODEL, record(code={"its config": "b"}), record(), "its config changed"),
         (MODEL, record(query="select 2"), record(), "its compiled query changed"),
         (MODEL, record(snapshot_id=4), record(), "another writer has changed it"),
         (MODEL, record(schema="other"), record(), "another writer has changed it"),
         (MODEL, record(INCREMENTAL), record(), "its last build was an increment"),
-        # An increment after all rows.
-        (MODEL, record(), record(INCREMENTAL), None),
-        (READING_OWN, record(), record(INCREMENTAL, INCREMENT), None),
-        (
-            replace(READING_OWN, code=CODE + "{{ adapter }}"),
-            record(),
-            record(INCREMENTAL, INCREMENT),
-            "it was not built as an increment yet",
-        ),
-        (
-            replace(MODEL, strategy="append"),
-            record(),
-            record(INCREMENTAL),
-            "it was not built as an increment yet",
-        ),
-        (replace(MODEL, strategy="insert_overwrite"), record(), record(INCREMENTAL), None),
-        (
-            replace(READING_OWN, strategy="insert_overwrite"),
-            record(),
-            record(INCREMENTAL, INCREMENT),
-            "it was not built as an increment yet",
-        ),
+        # An increment after all rows: they may have a key twice.
+        (MODEL, record(), record(INCREMENTAL), "its last build was no increment"),
+        (READING_OWN, record(), record(INCREMENTAL, INCREMENT), "its last build was no increment"),
         # An increment after an increment.
         (MODEL, record(INCREMENTAL), record(INCREMENTAL), None),
         (
@@ -110,6 +87,24 @@ def record(mode: str = FULL, query: str = SQL, **values: Any) -> BuildRecord:
             replace(MODEL, strategy="append"),
             record(INCREMENTAL),
             record(INCREMENTAL),
+            "its last increment changed rows, and another one may, too",
+        ),
+        (
+            replace(MODEL, config={"unique_key": "id", "matched_condition": "t.a < s.a"}),
+            record(INCREMENTAL),
+            record(INCREMENTAL),
+            "its last increment changed rows, and another one may, too",
+        ),
+        (
+            replace(MODEL, strategy="insert_overwrite"),
+            record(INCREMENTAL),
+            record(INCREMENTAL),
+            None,
+        ),
+        (
+            replace(READING_OWN, strategy="insert_overwrite"),
+            record(INCREMENTAL, INCREMENT),
+            record(INCREMENTAL, INCREMENT),
             "its last increment changed rows, and another one may, too",
         ),
     ],

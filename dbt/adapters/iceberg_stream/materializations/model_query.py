@@ -13,8 +13,8 @@ from dbt.adapters.iceberg_stream.unchanged.inputs import UnknownInputs
 
 READING_VERBS = {"select", "values", "with", "set", "show", "describe", "explain", ""}
 SET_VARIABLE = re.compile(r"\s*set\s+(var|variable)\b", re.IGNORECASE)
-# What dbt writes into the code of a Python model: names by what the code calls.
-PYTHON_READS = re.compile(r"^    (?:refs|sources) = (\{.*\})$", re.MULTILINE)
+# What dbt writes at the end of a Python model's code: names by what the code calls.
+PYTHON_READS = re.compile(r"^    (refs|sources) = (\{.*\})$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,10 @@ class ModelQuery:
     text: str
     reading: str
     reads_own: bool = False
+
+
+# A seed reads its file only.
+NO_QUERY = ModelQuery("", "")
 
 
 def require_repeatable(model: Mapping[str, Any]) -> None:
@@ -82,7 +86,9 @@ def python_query(model: Mapping[str, Any]) -> ModelQuery:
         model: the model's node in dbt's graph, compiled.
     """
     code = str(model["compiled_code"])
-    names = {name for match in PYTHON_READS.findall(code) for name in json.loads(match).values()}
+    # The model's own code comes before, and may have such a line.
+    last = dict(PYTHON_READS.findall(code))
+    names = {name for text in last.values() for name in json.loads(text).values()}
     reading = f"select 1 from {', '.join(sorted(names))}" if names else "select 1"
     reads_own = re.search(r"\bthis\b", str(model.get("raw_code"))) is not None
     return ModelQuery(code, reading, reads_own)

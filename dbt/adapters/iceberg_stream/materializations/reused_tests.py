@@ -134,7 +134,7 @@ class DataTestHooks(UnchangedHooks):
         except UnknownInputs as unknown:
             logger.debug(f"{node} will run again: {unknown}")
             return
-        if (inputs, inputs.changes) != (run.inputs, run.inputs.changes):
+        if inputs.changed_since(run.inputs):
             # The query may have read the rows of either version, or of one between them.
             logger.debug(f"{node} will run again: its tables changed while it ran")
             return
@@ -211,7 +211,7 @@ class DataTestHooks(UnchangedHooks):
                 "a catalog has `cache-enabled`, so Spark may read old versions of its tables, or "
                 "`ambient_credentials`, so its user is unknown"
             )
-        owners = [self.connections.principal_of(catalog.name) for catalog in catalogs]
+        owners = [self.connections.owner_of(catalog.name) for catalog in catalogs]
         return PassedTests(self._path, digest([key, owners, self.config.target_name]))
 
 

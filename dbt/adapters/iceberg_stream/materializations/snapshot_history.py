@@ -15,10 +15,10 @@ from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, keeps_rows
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.errors.logger import Logger
+from dbt.adapters.iceberg_stream.materializations.strategies import HISTORY
 from dbt.adapters.iceberg_stream.sql.queries import reads
 from dbt.adapters.iceberg_stream.sql.versions import at_snapshots, tables_without_version
 
-STRATEGY = "iceberg_history"
 # Each version is a scan of the table in the statement's plan.
 VERSIONS_OF_A_STATEMENT = 50
 logger = Logger()
@@ -139,7 +139,7 @@ def _only_table(
     catalogs: Catalogs, sql: str, model: Mapping[str, Any]
 ) -> tuple[QualifiedName, LoadedTable, list[int]]:
     """Return the table that a query reads, and where its name ends in the query."""
-    place = f"`strategy: {STRATEGY}` of {model['unique_id']}"
+    place = f"`strategy: {HISTORY}` of {model['unique_id']}"
     names = reads(sql)
     tables = tables_without_version(sql)
     if names is None or len(names.relations) != 1 or len(tables) != 1 or names.versions:

@@ -8,6 +8,8 @@ from typing import Any
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 
 STRATEGIES = ("append", "merge", "delete+insert", "insert_overwrite", "microbatch")
+# Of a snapshot: all versions of a table that Iceberg still has.
+HISTORY = "iceberg_history"
 SCHEMA_CHANGES = ("ignore", "fail", "append_new_columns", "sync_all_columns")
 MERGE_ENGINES = ("auto", "rewrite", "spark")
 # Named as in dbt-databricks, except for `merge_engine`.

@@ -21,6 +21,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.engines.settings import DEFAULT_PACKAGES
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.materializations.model_query import (
+    NO_QUERY,
     ModelQuery,
     python_query,
     require_repeatable,
@@ -29,9 +30,10 @@ from dbt.adapters.iceberg_stream.materializations.skipped_status import (
     SKIPPED,
     report_skipped_nodes,
 )
-from dbt.adapters.iceberg_stream.materializations.strategies import strategy_of
-from dbt.adapters.iceberg_stream.relation import published_name, table_name
+from dbt.adapters.iceberg_stream.materializations.strategies import HISTORY, strategy_of
+from dbt.adapters.iceberg_stream.relation import published_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sessions.results import CATALOG_ERRORS, reads_old_versions
 from dbt.adapters.iceberg_stream.unchanged.code import ProjectCode
 from dbt.adapters.iceberg_stream.unchanged.decision import Model, reason_to_build
 from dbt.adapters.iceberg_stream.unchanged.inputs import (
@@ -72,12 +74,16 @@ class _Decision:
     Attributes:
         reason: why it must; None if it need not.
         record: what its build will leave, or has left; None if a build leaves no record.
+        query: its query.
+        inputs: what that reads, as it was before the build.
         commits: how often this run has changed its table before.
         rows_changed: how many rows this run has changed in it before.
     """
 
     reason: str | None
     record: BuildRecord | None = None
+    query: ModelQuery = NO_QUERY
+    inputs: Inputs = NO_INPUTS
     commits: int = 0
     rows_changed: int = 0
 
@@ -162,7 +168,17 @@ class UnchangedHooks(metaclass=AdapterMeta):
         decision = self._building.pop(str(model["unique_id"]), None)
         if decision is None or (record := decision.record) is None:
             return
-        change = self._changes.get(self._published(relation))
+        own = self._published(relation)
+        try:
+            inputs = self._inputs(decision.query, own, model)
+        except (UnknownInputs, *CATALOG_ERRORS) as unknown:
+            logger.debug(f"{own} will be built again: {unknown}")
+            return
+        if inputs.changed_since(decision.inputs, with_rows=not relation.is_view):
+            # The query may have read the rows of either version, or of one between them.
+            logger.debug(f"{own} will be built again: its tables changed meanwhile")
+            return
+        change = self._changes.get(own)
         if change.commits > decision.commits:
             record = replace(record, snapshot_id=change.snapshot_id)
         record = replace(record, changed_rows=change.rows_changed > decision.rows_changed)
@@ -178,12 +194,6 @@ class UnchangedHooks(metaclass=AdapterMeta):
 
     def _published(self, relation: BaseRelation) -> QualifiedName:
         return self.catalogs.qualified(relation.database, published_name(relation))
-
-    def _names_in_sql(self, relation: BaseRelation) -> set[tuple[str, ...]]:
-        """Return the names that a query has for a relation, published and staged."""
-        names = {published_name(relation), table_name(relation)}
-        full = {(relation.database or self.catalogs.own.name, *name) for name in names}
-        return {*full, *(names if self.catalogs.is_own(relation.database) else ())}
 
     def _default_of(self, model: Mapping[str, Any]) -> bool | None:
         """Return whether profile and config say to skip a model; None if nothing may skip it."""
@@ -237,16 +247,12 @@ class UnchangedHooks(metaclass=AdapterMeta):
         current = Model(
             model["config"],
             strategy_of(model["config"]),
-            "" if model.get("extra_ctes") else str(model.get("raw_code") or ""),
-            self._code().macros_of(model),
-            query.text,
-            self._names_in_sql(relation),
             is_view,
             inputs.reads_own or query.reads_own,
         )
         reason = reason_to_build(current, metadata, last, record, inputs) or order
         if reason is not None or last is None:
-            return _Decision(reason, record, change.commits, change.rows_changed)
+            return _Decision(reason, record, query, inputs, change.commits, change.rows_changed)
         if not is_view:
             self._follow_compactions(relation, last, record)
         return _Decision(None, last)
@@ -269,7 +275,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
         if macro := self._code().override_of_rows(model["config"]):
             raise UnknownInputs(f"the project overrides `{macro}`, which may read anything")
         if model.get("resource_type") == "seed":
-            return ModelQuery("", "")
+            return NO_QUERY
         if model.get("language") == "python":
             return python_query(model)
         sql = self.read_at(str(model["compiled_code"]), relation, model)
@@ -295,8 +301,14 @@ class UnchangedHooks(metaclass=AdapterMeta):
         """
         if not query.reading:
             return NO_INPUTS
+        profile = self.connections.credentials
+        if any(reads_old_versions(each.settings()) for each in profile.all_catalogs()):
+            raise UnknownInputs(
+                "a catalog has `cache-enabled`, so Spark may read old versions of its tables"
+            )
         build = self.build.name if self.build is not None else None
-        inputs = capture_inputs(self.catalogs, query.reading, own, build)
+        with_history = model["config"].get("strategy") == HISTORY
+        inputs = capture_inputs(self.catalogs, query.reading, own, build, with_history)
         reads_own = inputs.reads_own or query.reads_own
         if reads_own and model["config"].get("materialized") != "incremental":
             raise UnknownInputs("it reads its own table")
@@ -344,11 +356,8 @@ class UnchangedHooks(metaclass=AdapterMeta):
         """Return what the rows of all models depend on, in the words of messages."""
         profile = self.connections.credentials
         catalog = profile.catalog_settings()
-        # A token that was not used yet has no owner.
-        for identity in self.connections.resources.identities.values():
-            identity.token()
         others = {
-            other.name: [_address(other), self.connections.principal_of(other.name)]
+            other.name: [_address(other), self.connections.owner_of(other.name)]
             for other in profile.other_catalogs()
         }
         versions = {
@@ -362,7 +371,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
         return versions | {
             "the version of Spark": engine,
             "the engine": [profile.method, profile.host, profile.port, profile.spark_conf],
-            "the user": self.connections.principal,
+            "the user": self.connections.owner_of(profile.own_catalog().name),
             "the catalog": catalog.properties.get("uri") if catalog else "",
             **({"the other catalogs": others} if others else {}),
             "the target": [self.config.target_name, profile.database],

@@ -123,7 +123,12 @@ class ResultCache:
             return None
 
     def _key(self, form: list[str], read_set: ReadSet, context: Mapping[str, str]) -> str:
-        versions = sorted((_text(name), version) for name, version in read_set.versions.items())
+        # The rows of a tag are those of its snapshot, whatever else changes in the table.
+        fixed = {name for name, versions in read_set.as_of.items() if None not in versions}
+        versions = sorted(
+            (_text(name), version[:3] if name in fixed else version)
+            for name, version in read_set.versions.items()
+        )
         parts = [form, versions, sorted(self._catalog_key.items()), sorted(context.items())]
         return _digest(parts)
 
@@ -219,12 +224,21 @@ def catalog_key(
     """
     if catalog is None:
         return {"warehouse": str(warehouse)}
-    if catalog.ambient or catalog.properties.get("cache-enabled", "false") != "false":
+    if catalog.ambient or reads_old_versions(catalog):
         return None
     secret = {name: catalog.properties[name] for name in secret_properties(catalog.properties)}
     public = {k: v for k, v in catalog.properties.items() if k not in secret}
     digests = {"secrets": _digest(sorted(secret.items())), "server": server}
     return public | digests | {"catalog": catalog.name}
+
+
+def reads_old_versions(catalog: CatalogSettings | None) -> bool:
+    """Return whether Spark may read old versions of a catalog's tables.
+
+    Args:
+        catalog: its settings; None for the SQLite file in the warehouse.
+    """
+    return catalog is not None and catalog.properties.get("cache-enabled", "false") != "false"
 
 
 def _digest(parts: object) -> str:

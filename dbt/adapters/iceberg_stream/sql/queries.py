@@ -137,6 +137,8 @@ def _in(*parts: exp.Expr) -> Reads | None:
         if part.find(exp.Command) is not None or _hides_tables(part):
             return None
         for table in part.find_all(exp.Table):
+            if table.find_ancestor(exp.Hint):
+                continue  # an alias of the query
             # With a branch, the name has more parts than a name in SQL has.
             if not isinstance(table.this, exp.Identifier | exp.Dot):
                 if table.this.sql(dialect=DIALECT).split("(")[0].lower() not in GENERATORS:

@@ -1,4 +1,7 @@
-"""Digests of all that determines the rows of a model beside the tables that it reads."""
+"""Digests of what determines a model's rows beside its compiled query and the tables it reads.
+
+The compiled query has the results of the macros and variables that the model uses.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,10 @@ BY_CONFIG = re.compile(r"get_incremental_(\w+)_sql|snapshot_(\w+)_strategy")
 MAKES_ROWS = re.compile(
     r"(get_)?create_(table|view)|get_\w*(merge|insert|delete)|(build_)?snapshot_|load_csv"
 )
+# Macros whose results are the names that a record has.
+NAMES = re.compile(r"generate_(alias|database|schema)_name")
+# How the names of environment variables for dbt begin.
+DBT = "DBT_"
 LITERAL = r"\s*\(\s*(?:(['\"])([^'\"]+)\1\s*[,)])?"
 VARIABLE, ENVIRONMENT = re.compile(rf"\bvar{LITERAL}"), re.compile(rf"\benv_var{LITERAL}")
 
@@ -56,22 +63,21 @@ class ProjectCode:
     def parts(
         self, model: Mapping[str, Any], root: Path, variables: Mapping[str, Any]
     ) -> dict[str, str]:
-        """Return digests of what determines a model's rows beside its inputs, by what they are of.
+        """Return digests of what determines a model's rows beside its query, by what they are of.
 
         Args:
             model: the model's node in dbt's graph.
             root: folder of the project, for seeds.
             variables: that the model sees.
         """
-        raw = str(model.get("raw_code") or "")
-        macros = self.macros_of(model)
-        text = "\n".join([raw, *macros.values(), *self._overrides])
+        text = "\n".join(self._overrides)
+        environment = {key: value for key, value in os.environ.items() if key.startswith(DBT)}
         parts = {
-            "its code": digest(raw),
-            "a macro that it uses": digest(list(macros.values())),
             "a macro that overrides one of dbt or the adapter": digest(self._overrides),
-            "a variable that it uses": digest(_used(VARIABLE, text, variables)),
-            "an environment variable that it uses": digest(_used(ENVIRONMENT, text, os.environ)),
+            "a variable of such a macro": digest(_used(VARIABLE, text, variables, variables)),
+            "an environment variable of such a macro": digest(
+                _used(ENVIRONMENT, text, os.environ, environment)
+            ),
             "its config": digest(_relevant_config(model)),
             "its name": digest([model.get(key) for key in ("database", "schema", "alias")]),
             **self._everywhere,
@@ -80,14 +86,6 @@ class ProjectCode:
             folder = Path(str(model.get("root_path") or root))
             parts["its file"] = _file_digest(folder / str(model["original_file_path"]))
         return parts
-
-    def macros_of(self, model: Mapping[str, Any]) -> dict[str, str]:
-        """Return the texts of the project's macros that a model uses, by id.
-
-        Args:
-            model: the model's node in dbt's graph.
-        """
-        return self._closure(map(str, (model.get("depends_on") or {}).get("macros") or []))
 
     def override_of_rows(self, config: Mapping[str, Any]) -> str | None:
         """Return the name of a macro of the project that makes a model's rows; None if none does.
@@ -113,9 +111,9 @@ class ProjectCode:
         internal = (m.name for m in self._macros.values() if m.package_name in INTERNAL)
         bare = set(map(_without_prefix, internal))
         for unique_id, macro in self._macros.items():
-            if macro.package_name in INTERNAL:
-                continue
             name = _without_prefix(macro.name)
+            if macro.package_name in INTERNAL or NAMES.fullmatch(name):
+                continue
             if name in bare or BY_CONFIG.fullmatch(name) or name.startswith("materialization_"):
                 yield unique_id
 
@@ -147,10 +145,13 @@ def variable_config(config: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _used(call: re.Pattern[str], text: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of what a text calls by name; all values if it computes a name."""
+def _used(
+    call: re.Pattern[str], text: str, values: Mapping[str, Any], computed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values of what a text calls by name, with `computed` if it computes a name."""
     names = {match[2] for match in call.finditer(text)}
-    return {name: values.get(name) for name in (values if None in names else names)}
+    used = {name: values.get(name) for name in names if name is not None}
+    return {**computed, **used} if None in names else used
 
 
 def _relevant_config(model: Mapping[str, Any]) -> dict[str, Any]:

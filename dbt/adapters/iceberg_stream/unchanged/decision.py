@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.unchanged.record import (
     FULL,
-    INCREMENTAL,
     NEVER_BUILT,
     BuildRecord,
     is_as_left,
@@ -18,6 +17,13 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
     from dbt.adapters.iceberg_stream.unchanged.inputs import Inputs
 
+# Configs with which a merge of rows that a table has already may change it.
+CONDITIONS = (
+    *("incremental_predicates", "predicates", "matched_condition", "not_matched_condition"),
+    *("not_matched_by_source_action", "not_matched_by_source_condition"),
+    *("skip_matched_step", "skip_not_matched_step"),
+)
+
 
 @dataclass(frozen=True)
 class Model:
@@ -26,20 +32,12 @@ class Model:
     Attributes:
         config: its config.
         strategy: its incremental strategy.
-        code: its code; empty if its query contains other models' code.
-        macros: texts of the project's macros that it uses, by id.
-        query: its compiled query.
-        own: the names that statements have for its relation, published and staged.
         is_view: whether it becomes a view.
         reads_own: whether it reads its own table.
     """
 
     config: Mapping[str, Any]
     strategy: str
-    code: str
-    macros: Mapping[str, str]
-    query: str
-    own: Collection[tuple[str, ...]]
     is_view: bool
     reads_own: bool
 
@@ -75,25 +73,21 @@ def reason_to_build(
 
 def _change_of_query(model: Model, last: BuildRecord, record: BuildRecord) -> str | None:
     """Return why a model's query may change its table; None if it does not."""
-    from dbt.adapters.iceberg_stream.unchanged.increments import (
-        is_repeatable,
-        only_restricts,
-        overwrites_by_key,
-    )
-
-    is_same = record.query == last.query
-    if record.mode == last.mode and not is_same:
+    if record.mode != last.mode:
+        # An increment may change a table that has all rows, by keys that it has twice.
+        is_full = record.mode == FULL
+        return f"its last build was {'an increment' if is_full else 'no increment'}"
+    if record.query != last.query:
         return "its compiled query changed"
-    if record.mode == FULL:
-        return None if last.mode == FULL else "its last build was an increment"
-    if is_same and is_repeatable(model.config, model.strategy) and not model.reads_own:
+    if record.mode == FULL or not last.changed_rows:
         return None
-    if last.mode == INCREMENTAL:
-        changed = "its last increment changed rows, and another one may, too"
-        return changed if last.changed_rows else None
-    # The table has all rows of the model.
-    if overwrites_by_key(model.config, model.strategy) and only_restricts(
-        model.code, model.macros, model.query, model.own
-    ):
+    if not model.reads_own and _is_repeatable(model.config, model.strategy):
         return None
-    return "it was not built as an increment yet"
+    return "its last increment changed rows, and another one may, too"
+
+
+def _is_repeatable(config: Mapping[str, Any], strategy: str) -> bool:
+    """Return whether an increment of the same rows as the last one leaves the table as it is."""
+    if strategy in ("merge", "delete+insert"):
+        return bool(config.get("unique_key")) and not any(map(config.get, CONDITIONS))
+    return strategy == "insert_overwrite"

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 
 
-# None for a table without a snapshot; a digest where the query names the versions that it reads.
+# None for a table without a snapshot; a digest where the query names the versions that it reads,
+# or reads all of them.
 SnapshotId = int | str | None
 
 
@@ -70,9 +71,24 @@ class Inputs:
                 return f"{name} has other rows"
         return None if self.views == recorded["views"] else "a view that it reads has changed"
 
+    def changed_since(self, before: Inputs, with_rows: bool = True) -> bool:
+        """Return whether anything has changed since inputs were captured, even if it is back.
+
+        Args:
+            before: the inputs of the same query.
+            with_rows: as for `change_since`.
+        """
+        if not with_rows:
+            return self.change_since(before.as_json(), with_rows=False) is not None
+        return (self, self.changes) != (before, before.changes)
+
 
 def capture_inputs(
-    catalogs: Catalogs, sql: str, own: QualifiedName | None, build: str | None = None
+    catalogs: Catalogs,
+    sql: str,
+    own: QualifiedName | None,
+    build: str | None = None,
+    with_history: bool = False,
 ) -> Inputs:
     """Capture the current versions of what a model's query reads, except the model's own table.
 
@@ -81,6 +97,7 @@ def capture_inputs(
         sql: the query.
         own: the model's table, by its published name; None for a test, which has none.
         build: the build of this run, whose staged relations count as published.
+        with_history: whether it reads all versions that the tables had.
 
     Raises:
         UnknownInputs: the rows depend on more than tables of the catalog.
@@ -102,21 +119,27 @@ def capture_inputs(
         raise UnknownInputs(
             f"the rows of a view that it reads may change with `{column}` when tables are compacted"
         )
-    tables, views = {}, {}
+    names = {name: name if build is None else without_build(name) for name in relations}
+    if len(set(names.values())) < len(names):
+        raise UnknownInputs("it reads the published and the staged version of one relation")
+    tables: dict[str, tuple[tuple[SnapshotId, ...], str]] = {}
+    views, changes = {}, {}
     for name, version in read_set.versions.items():
-        metadata = relations[name]
-        published = ".".join(name if build is None else without_build(name))
+        metadata, published = relations[name], ".".join(names[name])
         if "versions" in metadata:
             views[published] = _definition(metadata, build)
-        elif published != ".".join(own or ()):
-            fixed = read_set.as_of.get(name, CURRENT) != CURRENT
+        elif names[name] != own:
             ids: tuple[SnapshotId, ...] = tuple(same_rows(metadata))
-            if fixed:
-                ids = _fixed(version[1])
+            if with_history:
+                ids = (digest((metadata.get("snapshot-log") or [None])[-1]),)
+            elif read_set.as_of.get(name, CURRENT) != CURRENT:
+                ids = (digest(version[1]),)
             tables[published] = (ids, schema_digest(metadata))
-    names = {name if build is None else without_build(name) for name in relations}
-    changes = {n: (v, _last_change(relations[n])) for n, v in read_set.versions.items()}
-    return Inputs(tables, digest(views), own in names, names != set(relations), changes)
+        if names[name] != own:
+            changes[name] = (version, _last_change(metadata))
+    published_names = set(names.values())
+    is_staged = published_names != set(relations)
+    return Inputs(tables, digest(views), own in published_names, is_staged, changes)
 
 
 def _last_change(metadata: Metadata) -> Any:
@@ -165,11 +188,6 @@ def _without_comments(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_comments(item) for key, item in value.items() if key != "doc"}
     return [_without_comments(item) for item in value] if isinstance(value, list) else value
-
-
-def _fixed(version: Any) -> tuple[SnapshotId, ...]:
-    """Return one value for all snapshots that a query reads of one table by naming versions."""
-    return (digest(version),)
 
 
 def digest(value: Any) -> str:

@@ -148,8 +148,9 @@ class TokenServer(BaseHTTPRequestHandler):
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
         self.asked.append(form)
         right = form["client_secret"] == ["right"]
+        token = make() if form["client_id"] == ["jwt"] else f"opaque{len(self.asked)}"
         answer = (
-            {"access_token": f"opaque{len(self.asked)}", "expires_in": 100}
+            {"access_token": token, "expires_in": 100}
             if right
             else {"error": "invalid_client", "error_description": "wrong secret"}
         )
@@ -183,6 +184,35 @@ def test_client_credentials(token_uri: str) -> None:
     assert identity.token().value == "opaque2"
     assert TokenServer.asked[0]["scope"] == ["catalog"]
     assert TokenServer.asked[0]["grant_type"] == ["client_credentials"]
+
+
+def test_owners(token_uri: str, tmp_path: Path) -> None:
+    """Once, the name alone counted, and each opaque token was another user."""
+
+    def owner(token: str) -> str:
+        return Identity(LiteralToken(token)).owner()
+
+    ada = owner(make("ada", iss="a", roles="x"))
+    assert owner(make("ada", 1800, iss="a", roles="x", jti="2")) == ada
+    others = {owner(make("ada", iss="b", roles="x")), owner(make("ada", iss="a", roles="y"))}
+    assert len({ada, *others}) == 3
+    assert owner("opaque1") != owner("opaque2")
+    file = TokenFile(tmp_path / "token")
+    owners = []
+    for token in ("opaque1", "opaque2"):
+        file.path.write_text(token)
+        owners.append(Identity(file).owner())
+    for scope in ("a", "a", "b"):
+        client = ClientCredentials(token_uri, "job", "right", {"scope": scope})
+        owners.append(Identity(client).owner())
+    counter = tmp_path / "count"
+    for command in ("echo", "echo", "printf %s"):
+        counter.write_text(counter.read_text() + "x" if counter.exists() else "x")
+        owners.append(Identity(TokenCommand(f"sh -c '{command} $(cat {counter})'")).owner())
+    client = ClientCredentials(token_uri, "jwt", "right")
+    assert client.fetch().owner == client.fetch().owner == owner(make())
+    # The file twice, the client twice with one scope, and the command twice.
+    assert [owners.index(each) for each in owners] == [0, 0, 2, 2, 4, 5, 5, 7]
 
 
 def test_wrong_client_credentials(token_uri: str) -> None:

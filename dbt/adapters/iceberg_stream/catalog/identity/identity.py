@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.catalog.identity.sources import TokenSource
-from dbt.adapters.iceberg_stream.catalog.identity.token import Token
+from dbt.adapters.iceberg_stream.catalog.identity.token import Token, digest
 
 # A token is renewed so many seconds before it expires: a statement may take as long.
 MARGIN_SECONDS = 60.0
@@ -64,6 +64,18 @@ class Identity:
         if token is None:
             return "the owner of " + self.source.name
         return token.principal or f"the owner of token #{token.fingerprint}"
+
+    def owner(self) -> str:
+        """Return a digest of who the user is, which a renewed token does not change.
+
+        A JWT has its issuer, subject and roles in its claims. Of other tokens only the source is
+        known.
+
+        Raises:
+            IdentityError: there is no valid token.
+        """
+        token = self.token()
+        return token.owner if token.has_claims else digest(self.source.user)
 
     def _renewed(self, current: Token | None) -> Token:
         if current is not None and not self.source.renewable:

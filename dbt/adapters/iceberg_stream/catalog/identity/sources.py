@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import subprocess
 from collections.abc import Mapping
@@ -33,6 +35,10 @@ class TokenSource(Protocol):
     def renewable(self) -> bool:
         """Return whether a second `fetch` can return another token."""
 
+    @property
+    def user(self) -> str:
+        """What identifies the user if the tokens do not say whose they are; may be secret."""
+
     def changed(self) -> bool:
         """Return whether the source has another token already, even before the last expires."""
 
@@ -60,6 +66,11 @@ class LiteralToken(_Unchanging):
     name = "`token` of the profile"
     renewable = False
 
+    @property
+    def user(self) -> str:
+        """The token itself."""
+        return self.value
+
     def fetch(self) -> Token:
         """Return the token."""
         return read_token(self.value)
@@ -77,6 +88,11 @@ class TokenFile:
     def name(self) -> str:
         """The source's name for messages."""
         return f"the file {self.path}"
+
+    @property
+    def user(self) -> str:
+        """The file: who writes it decides for whom."""
+        return f"file {self.path}"
 
     def changed(self) -> bool:
         """Return whether the file's modification time differs from that of the last `fetch`."""
@@ -110,6 +126,11 @@ class TokenCommand(_Unchanging):
     def name(self) -> str:
         """The source's name for messages."""
         return f"the command `{shlex.split(self.command)[0]}`"
+
+    @property
+    def user(self) -> str:
+        """The command, as the user of the machine runs it."""
+        return f"command {self.command} of {os.getuid()}"
 
     def fetch(self) -> Token:
         """Run the command and return the token that it prints."""
@@ -159,6 +180,11 @@ class ClientCredentials(_Unchanging):
         return f"{without_secrets(self.token_uri)} for the client {self.client_id}"
 
     @property
+    def user(self) -> str:
+        """The client, and for what it asks."""
+        return json.dumps([self.token_uri, self.client_id, sorted(self.parameters.items())])
+
+    @property
     def _advice(self) -> str:
         return "Check `oauth2` in the profile, and that the token server is running."
 
@@ -196,7 +222,7 @@ class ClientCredentials(_Unchanging):
         seconds = body.get("expires_in")
         now = datetime.now(timezone.utc)
         token = read_token(value, now + timedelta(seconds=int(seconds)) if seconds else None)
-        return Token(value, token.expires, token.principal or self.client_id)
+        return token if token.principal else Token(value, token.expires, self.client_id)
 
 
 def _no_netrc(request: PreparedRequest) -> PreparedRequest:

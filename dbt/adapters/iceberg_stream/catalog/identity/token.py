@@ -21,22 +21,24 @@ class Token:
         value: the token in the Authorization header.
         expires: when it expires (UTC); None if unknown.
         principal: its owner's name; None if unknown.
-        owner: digest of its owner's claims, roles included; distinct for each owner.
+        owner: digest of its owner's claims, roles included; of the value if it has none.
+        has_claims: whether it says who its owner is.
     """
 
     value: str = field(repr=False)
     expires: datetime | None = None
     principal: str | None = None
     owner: str = ""
+    has_claims: bool = False
 
     def __post_init__(self) -> None:
         if not self.owner:
-            object.__setattr__(self, "owner", _digest(self.value))
+            object.__setattr__(self, "owner", digest(self.value))
 
     @property
     def fingerprint(self) -> str:
         """Short digest of the value, for messages."""
-        return _digest(self.value)[:8]
+        return digest(self.value)[:8]
 
     def seconds_left(self) -> float:
         """Return the seconds until it expires; infinite if unknown."""
@@ -64,9 +66,12 @@ def read_token(value: str, expires: datetime | None = None) -> Token:
     if expires is None and isinstance(claims.get("exp"), int | float):
         expires = datetime.fromtimestamp(claims["exp"], tz=timezone.utc)
     owner_claims = {name: claim for name, claim in claims.items() if name not in TOKEN_CLAIMS}
-    owner = _digest(json.dumps(owner_claims, sort_keys=True, default=str)) if principal else ""
-    return Token(value, expires, principal, owner)
+    if principal is None:
+        return Token(value, expires)
+    owner = digest(json.dumps(owner_claims, sort_keys=True, default=str))
+    return Token(value, expires, principal, owner, has_claims=True)
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """Return a digest of a text that may be secret."""
     return hashlib.sha256(text.encode()).hexdigest()

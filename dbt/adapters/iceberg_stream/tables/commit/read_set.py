@@ -166,8 +166,9 @@ def _version(metadata: Metadata, as_of: Iterable[AsOf]) -> Version:
     versions = sorted((v for v in as_of if v is not None), key=str)
     fixed = tuple(_snapshot_id(metadata, version) for version in versions)
     if None not in as_of:
-        # A branch is read with the table's schema, a snapshot with its own.
-        return uuid, fixed, schema, None
+        # A branch is read with the table's schema, a snapshot with its own. Tags may move and back.
+        moves = any(isinstance(version, str) for version in versions)
+        return uuid, fixed, schema, metadata["last-updated-ms"] if moves else None
     snapshot = current_snapshot(metadata)
     current = snapshot and snapshot.snapshot_id
     # A rollback makes an earlier snapshot current again.
