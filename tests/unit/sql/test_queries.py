@@ -25,6 +25,7 @@ from dbt.adapters.iceberg_stream.sql.queries import multiplies_rows, reads, temp
         ("insert into s.t with source as (select * from source) select * from source", {("source",)}),
         ("merge into s.t as d using x on d.id in (select id from s.u) when matched then delete", {("x",), ("s", "u")}),
         ("select * from parquet.`/data/x`", {("parquet", "/data/x")}),
+        ("select /*+ broadcast(x), merge(s.t) */ * from s.t x join s.u y on x.a = y.a", {("s", "t"), ("s", "u")}),
         ("with c as (select 1 as a) select * from c, s.t lateral view explode(x) y as z", {("s", "t")}),
     ],
 )  # fmt: skip
