@@ -37,6 +37,7 @@ JSON = Envelope(
     "debezium",
     "id bigint, small int, name string, amount double, done boolean, price decimal(6,2), "
     "at timestamp, day date, lines array<struct<n: smallint, price: decimal(6,2)>>",
+    required=("ID",),
 )
 LINE = pa.struct([("n", pa.int16()), ("price", pa.decimal128(6, 2))])
 SCHEMA = pa.schema(
@@ -103,12 +104,15 @@ def arrow_changes(query: StreamQuery, schema: pa.Schema, decode: Any) -> pa.Tabl
 
 
 def change(chance: random.Random) -> dict[str, Any]:
-    def row() -> dict[str, Any] | None:
-        chosen = {name: chance.choice(values) for name, values in VALUES.items()}
-        return chosen if chance.random() < 0.9 else None
+    operation = chance.choice("cruuddm")
+    key = chance.choice([0, 1, -1, 2**63 - 1])
 
-    images = {name: row() for name in ("before", "after") if chance.random() < 0.9}
-    return {**images, "op": chance.choice("cruuddm"), "source": {"table": "t", "lsn": 5}}
+    def row() -> dict[str, Any]:
+        return {name: chance.choice(values) for name, values in VALUES.items()} | {"id": key}
+
+    present = {"before": operation == "d", "after": operation in "cru"}
+    images = {name: row() for name in present if present[name] or chance.random() < 0.5}
+    return {**images, "op": operation, "source": {"table": "t", "lsn": 5}}
 
 
 @pytest.mark.parametrize("where", ["", *FILTERS])
@@ -119,7 +123,9 @@ def test_json(spark: Session, where: str) -> None:
     frame = JSON.unpack(spark.spark, spark.spark.createDataFrame(messages)).drop(BAD)
     expected = spark.rows(query.changes(), v=frame).sort_by(f"{ORDER}1")
     batches = messages.select(["value", "offset"]).to_batches()
-    actual = arrow_changes(query, SCHEMA, lambda picked: decode_debezium(batches, SCHEMA, picked))
+    actual = arrow_changes(
+        query, SCHEMA, lambda picked: decode_debezium(batches, SCHEMA, picked, ["id"])
+    )
     assert actual.schema.types == expected.select(actual.schema.names).schema.types
     assert numbered(actual) == numbered(expected.select(actual.schema.names))
     deleted = actual[DELETED].to_pylist()

@@ -191,7 +191,13 @@ def changes(draw: DrawFn, count: int = 6) -> tuple[Any, list[Any]]:
             "ts_ms": st.none() | LONG,
         }
     )
-    return schema, draw(st.lists(messages, min_size=1, max_size=count))
+    of_rows = messages.filter(_has_row)
+    return schema, draw(st.lists(of_rows, min_size=1, max_size=count))
+
+
+def _has_row(message: dict[str, Any]) -> bool:
+    image = {"m": "op", "d": "before"}.get(message["op"], "after")
+    return message[image] is not None
 
 
 @st.composite

@@ -253,8 +253,10 @@ def avro_decoder(schemas: MessageSchemas, is_other: IsOther = never) -> RecordDe
             reader = _PartReader(writer.record, prefix)
         readable = ReadableWriter(reader, writer.record, writer.row, others)
         writers |= dict.fromkeys(headers(writer), readable)
+    if not writers:
+        return None
     nulls = tuple(null_messages(schemas.writers))
-    return RecordDecoder(schemas.columns, writers, is_other, nulls) if writers else None
+    return RecordDecoder(schemas.columns, writers, is_other, nulls, schemas.key)
 
 
 def _is_exact(node: Node | None, target: t.DataType) -> bool:

@@ -5,13 +5,14 @@ A batch with a message that is bad, or more than the change of one row, is read 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.sources.arrow.json import decode_objects
+from dbt.adapters.iceberg_stream.stream.sources.formats.row_images import PLACEHOLDER
 from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import json_values
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR, ROW_DELETED
 
@@ -25,6 +26,7 @@ def decode_debezium(
     messages: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     columns: Mapping[str, str],
+    key: Sequence[str] = (),
     zone: str = "UTC",
 ) -> Iterator[pa.RecordBatch]:
     """Decode changes to columns of the row, with MAJOR, MINOR and ROW_DELETED.
@@ -33,6 +35,7 @@ def decode_debezium(
         messages: batches with the columns `value` (binary) and `offset` (int64).
         schema: of the row.
         columns: the row's column for each column to return.
+        key: the row's columns that identify it.
         zone: the time zone of times without one.
 
     Raises:
@@ -52,10 +55,9 @@ def decode_debezium(
             raise ArrowFallback
         operations = changes["op"].combine_chunks()
         deleted = deletes(operations)
-        before, after = (
-            dict(zip(schema.names, changes[name].combine_chunks().flatten(), strict=True))
-            for name in ("before", "after")
-        )
+        images = changes["before"].combine_chunks(), changes["after"].combine_chunks()
+        require_rows(operations, *images, key)
+        before, after = (dict(zip(schema.names, image.flatten(), strict=True)) for image in images)
         rows = {
             name: of_image(deleted, before[column], after[column])
             for name, column in columns.items()
@@ -64,6 +66,40 @@ def decode_debezium(
         rows[MINOR] = batch["offset"]
         rows[ROW_DELETED] = deleted
         yield pa.record_batch(rows).filter(is_of_row(operations))
+
+
+def require_rows(
+    operations: pa.Array, before: pa.StructArray, after: pa.StructArray, key: Sequence[str]
+) -> None:
+    """Check that each change of a row has the row, its values, and the key that it had before.
+
+    Args:
+        operations: `op` of the changes.
+        before: the rows before the changes.
+        after: the rows after them.
+        key: the members that identify a row.
+
+    Raises:
+        ArrowFallback: one does not, as `row_images` says for Spark.
+    """
+    of_row, deleted = is_of_row(operations), deletes(operations)
+    images = of_image(deleted, before.is_valid(), after.is_valid())
+    is_bad = [pc.invert(images)]
+    for name in key:
+        old, new = pc.struct_field(before, name), pc.struct_field(after, name)
+        is_bad += [of_image(deleted, old, new).is_null(), pc.not_equal(old, new)]
+    is_bad += [is_missing for values in after.flatten() for is_missing in _placeholders(values)]
+    if any(pc.any(pc.and_(of_row, each)).as_py() for each in is_bad):
+        raise ArrowFallback
+
+
+def _placeholders(values: pa.Array) -> Iterator[pa.Array]:
+    """Yield which values of a column were not logged, if there are any."""
+    items = values.flatten() if pa.types.is_list(values.type) else values
+    if pa.types.is_string(items.type) or pa.types.is_binary(items.type):
+        is_missing = pc.equal(items, pa.scalar(PLACEHOLDER, items.type))
+        if pc.any(is_missing).as_py():
+            yield is_missing if items is values else pa.repeat(True, len(values))
 
 
 def deletes(operations: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

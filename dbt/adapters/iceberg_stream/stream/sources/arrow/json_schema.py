@@ -102,7 +102,7 @@ def json_decoder(
             return None
         readable = ReadableWriter(reader, writer.record, writer.row)
         writers |= dict.fromkeys(headers(writer), readable)
-    return RecordDecoder(schemas.columns, writers, is_other) if writers else None
+    return RecordDecoder(schemas.columns, writers, is_other, key=schemas.key) if writers else None
 
 
 def _reader(writer: Writer, required: Sequence[str], zone: str | None) -> _JsonReader | None:

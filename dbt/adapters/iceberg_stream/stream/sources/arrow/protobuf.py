@@ -220,7 +220,7 @@ def protobuf_decoder(schemas: MessageSchemas, is_other: IsOther = never) -> Reco
         others = _other_prefixes(writer.layout) if writer.layout.skips_others else ()
         readable = ReadableWriter(reader, writer.record, writer.row, others)
         writers |= dict.fromkeys(headers(writer), readable)
-    return RecordDecoder(schemas.columns, writers, is_other) if writers else None
+    return RecordDecoder(schemas.columns, writers, is_other, key=schemas.key) if writers else None
 
 
 def _ptars_reader(writer: Writer, layout: MessageLayout) -> _PtarsReader | None:

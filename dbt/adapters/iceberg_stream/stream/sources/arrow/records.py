@@ -21,6 +21,7 @@ from dbt.adapters.iceberg_stream.stream.sources.arrow.debezium import (
     deletes,
     is_of_row,
     of_image,
+    require_rows,
 )
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_columns import widened
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_format import Writer
@@ -110,12 +111,14 @@ class RecordDecoder:
         writers: the schemas, by the headers of their messages.
         is_other: returns whether messages with the id of another schema are skipped.
         nulls: messages that are left out, as those without a value are.
+        key: columns that identify a row.
     """
 
     columns: t.StructType
     writers: Mapping[bytes, ReadableWriter]
     is_other: IsOther = never
     nulls: tuple[bytes, ...] = ()
+    key: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -181,7 +184,7 @@ class RecordDecoder:
                 own, messages = own[is_own], messages.filter(pa.array(is_own))
             if len(own):
                 places.append(own)
-                parts.append(_decoded(writer, messages, picked))
+                parts.append(_decoded(writer, messages, picked, self.key))
         return np.concatenate(places), parts
 
     def _places(self, values: pa.BinaryArray) -> Iterator[tuple[ReadableWriter, np.ndarray]]:
@@ -208,7 +211,10 @@ class RecordDecoder:
 
 
 def _decoded(
-    writer: ReadableWriter, values: pa.BinaryArray, picked: Sequence[tuple[str, t.StructField]]
+    writer: ReadableWriter,
+    values: pa.BinaryArray,
+    picked: Sequence[tuple[str, t.StructField]],
+    key: Sequence[str],
 ) -> pa.Table:
     """Return the columns of messages that have the same schema, and OPERATION for Debezium's."""
     record = writer.reader.read(values)
@@ -217,6 +223,8 @@ def _decoded(
     before, after, operations = (
         record.field(writer.record.members[name][0]) for name in ("before", "after", "op")
     )
+    members = writer.row.members
+    require_rows(operations, before, after, [members[name.lower()][0] for name in key])
     deleted = deletes(operations)
     columns = {}
     for name, field in picked:

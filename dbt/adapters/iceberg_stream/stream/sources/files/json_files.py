@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
-from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import NO_RECORD, bad_columns
-from dbt.adapters.iceberg_stream.stream.sources.formats.json_decimals import parseable_sql
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import bad_columns
+from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import (
+    parseable_sql,
+    unreadable_reasons,
+)
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD
 
 if TYPE_CHECKING:
@@ -62,7 +65,7 @@ def json_records(
     settings = ", ".join(f"{literal(k)}, {literal(v)}" for k, v in parsing.items())
     schema, text = literal(f"{columns}, {BAD} string"), parseable_sql("v", columns)
     parsed = lines.selectExpr("v", FILE, f"from_json({text}, {schema}, map({settings})) as r")
-    reasons = {f"r is null or r.{BAD} is not null": NO_RECORD}
+    reasons = unreadable_reasons("v", columns, f"r is null or r.{BAD} is not null")
     for name in required:
         has_key = f"array_contains(json_object_keys(v), {literal(name)})"
         reasons[f"not {has_key}"] = f"lacks the key `{name}`"

@@ -34,7 +34,7 @@ from dbt.adapters.iceberg_stream.stream.sources.files.landed_files import (
     read_check,
 )
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import spelled_as
-from dbt.adapters.iceberg_stream.stream.sources.formats.json_decimals import has_decimals
+from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import has_numbers
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     CHANGE,
@@ -256,7 +256,7 @@ class FilesSource:
     @property
     def _by_line(self) -> bool:
         """Return whether each line of JSON is checked: for required columns, and its numbers."""
-        is_checked = bool(self.required) or has_decimals(self.columns or "")
+        is_checked = bool(self.required) or has_numbers(self.columns or "")
         return is_checked and self.file_format == "json" and are_lines(self.options)
 
     def _first_of(self, lower: Frontier | None, upper: Frontier | None) -> list[LandedFile]:

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.formats.json_decimals import parseable_sql
+from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import (
+    parseable_sql,
+    unreadable_reasons,
+)
 from dbt.adapters.iceberg_stream.stream.sources.formats.message_metadata import MetadataColumns
+from dbt.adapters.iceberg_stream.stream.sources.formats.row_images import (
+    has_members,
+    image_reasons,
+    missing_keys,
+    moves,
+)
 from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import json_sql
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
@@ -198,14 +207,16 @@ class Envelope:
         return [field.name for field in self.fields(spark)]
 
     def _json(self, spark: SparkSession, text: DataFrame) -> DataFrame:
-        parsed = self._parse(text, f"{self.columns}, {BAD} string", "coalesce(v, k)")
+        schema = f"{self.columns}, {BAD} string"
+        parsed = self._parse(text, schema, "coalesce(v, k)")
         if not self.tombstone_deletes:
             parsed = parsed.where("v is not null")
         names = self._names(spark)
         row = [f"r.{quote(name)} as {quote(name)}" for name in names]
         row += self.metadata.unpacked_sql(names)
         # Spark does not report an empty text or `null` as corrupt.
-        reasons = {f"r is null or r.{BAD} is not null": NO_RECORD}
+        is_unreadable = f"r is null or r.{BAD} is not null"
+        reasons = unreadable_reasons("coalesce(v, k)", schema, is_unreadable)
         for name in self.required_columns(names):
             has_key = f"array_contains(json_object_keys(coalesce(v, k)), {literal(name)})"
             reasons[f"not {has_key}"] = f"lacks the key `{name}`"
@@ -243,12 +254,22 @@ class Envelope:
             "coalesce(r.payload.after, r.after) as new",
             "coalesce(r.payload.source.`table`, r.source.`table`) as source_table",
         )
+        # A tombstone with the schema of its payload.
+        parsed = parsed.where(f"op is not null or v not like '%\"payload\"%' or not ({NO_PAYLOAD})")
         names = self._names(spark)
-        values = [f"if(op = 'd', old.{n}, new.{n}) as {n}" for n in map(quote, names)]
+        keys = self.required_columns(names)
+        moved = moves((f"old.{key}", f"new.{key}") for key in map(quote, keys))
+        parsed = parsed.selectExpr("*", f"{old_and_new(moved)} as is_old")
+        parsed = parsed.selectExpr("*", "if(op = 'd' or is_old, old, new) as image")
+        values = [f"image.{n} as {n}" for n in map(quote, names)]
         values += self.metadata.unpacked_sql(names)
-        reasons = {f"r.{BAD} is not null": NO_RECORD, **DEBEZIUM}
+        of_row = [(f.name, f"new.{quote(f.name)}", f.dataType) for f in self.fields(spark)]
+        has_keys = has_members(IMAGE_TEXT, "image", keys)
+        is_unreadable = f"r is null or r.{BAD} is not null"
+        reasons = unreadable_reasons("v", schema, is_unreadable) | DEBEZIUM
+        reasons |= dict(image_reasons("image", has_keys, of_row))
         bad = bad_columns("v", reasons)
-        return debezium_rows(self, parsed, values, bad, f"r.{BAD} is not null")
+        return debezium_rows(self, parsed, values, bad, is_unreadable)
 
     def _maxwell(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         """Decode Maxwell's JSON; an update that changes the key deletes the row of the old key."""
@@ -282,7 +303,12 @@ class Envelope:
         change = change_sql(
             "is_old or r.`type` = 'delete'", "false", "2 * offset + if(is_old, 0, 1)"
         )
-        reasons = {f"r.{BAD} is not null": NO_RECORD, "r.`type` is null": "has no `type`"}
+        reasons = unreadable_reasons("v", schema, f"r.{BAD} is not null")
+        reasons["r.`type` is null"] = "has no `type`"
+        reasons["r.data is null"] = "has no row in `data`"
+        data = "get_json_object(v, '$.data')"
+        required = has_members(data, "r.data", self.required_columns(names))
+        reasons |= dict(missing_keys("true", required))
         bad = bad_columns("v", reasons)
         return changes.selectExpr(*columns, f"{change} as {CHANGE}", *bad, WHERE)
 
@@ -310,7 +336,15 @@ class Envelope:
         return ", ".join(f"{quote(f.name)}: {type_sql(f.dataType)}" for f in fields)
 
 
-NO_RECORD = "does not fit the source's `columns`"
+# The text of the row in Debezium's message, which may have its schema with it.
+IMAGE_TEXT = (
+    "get_json_object(coalesce(get_json_object(v, '$.payload'), v), "
+    "if(op = 'd', '$.before', '$.after'))"
+)
+NO_PAYLOAD = (
+    "coalesce(array_contains(json_object_keys(v), 'payload'), false) "
+    "and get_json_object(v, '$.payload') is null"
+)
 WHERE_TEXT = "concat('partition ', partition, ', offset ', offset)"
 
 
@@ -318,6 +352,17 @@ WHERE_TEXT = "concat('partition ', partition, ', offset ', offset)"
 DEBEZIUM = {
     "op is null or op not in ('c', 'r', 'u', 'd', 't', 'm')": "has no `op` of Debezium",
 }
+
+
+def old_and_new(moved: str) -> str:
+    """Return SQL of one value for each change in a message: whether it deletes the old row.
+
+    Args:
+        moved: SQL condition: the message is an update of the key.
+    """
+    if moved == "false":
+        return "false"
+    return f"explode(if({moved}, array(true, false), array(false)))"
 
 
 def schema_format(*names: object) -> str | None:
@@ -350,7 +395,8 @@ def debezium_rows(
 
     Args:
         envelope: of the messages.
-        messages: a frame with the columns `op`, `source_table`, `offset` and WHERE.
+        messages: a frame with the columns `op`, `source_table`, `offset` and WHERE, and with
+            `is_old`: whether the change deletes the row of the key before an update.
         columns: SQL of the row's columns.
         bad: SQL of the columns BAD and REASON, and of SKIPPED if there is one.
         is_bad: SQL condition: the message cannot be read, or is skipped.
@@ -360,7 +406,7 @@ def debezium_rows(
         messages = messages.where(f"source_table = {table} or {is_bad}")
     # `m` is a message that the source's log contains, and no change of a row.
     changes = messages.where(f"coalesce(op, '') <> 'm' or {is_bad}")
-    change = change_sql("op = 'd'", "op = 't'")
+    change = change_sql("op = 'd' or is_old", "op = 't'")
     rows = [*columns, *envelope.table_name("source_table")]
     return changes.selectExpr(*rows, f"{change} as {CHANGE}", *bad, WHERE)
 

@@ -10,7 +10,7 @@ from pyspark.sql import types as t
 
 from dbt.adapters.iceberg_stream.sql.quoting import literal
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import MODE, spelled_as
-from dbt.adapters.iceberg_stream.stream.sources.formats.json_decimals import parseable_sql
+from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import parseable_sql
 from dbt.adapters.iceberg_stream.stream.sources.formats.json_schema_types import (
     JsonScalar,
     has_decimals,

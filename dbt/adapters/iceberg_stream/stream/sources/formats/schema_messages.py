@@ -19,10 +19,12 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import (
     Envelope,
     change_sql,
     debezium_rows,
+    old_and_new,
 )
 from dbt.adapters.iceberg_stream.stream.sources.formats.json_schema_messages import JsonFormat
 from dbt.adapters.iceberg_stream.stream.sources.formats.protobuf_messages import ProtobufFormat
 from dbt.adapters.iceberg_stream.stream.sources.formats.record_types import named, record_names
+from dbt.adapters.iceberg_stream.stream.sources.formats.row_images import image_reasons, moves
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_columns import (
     failed_sql,
     field_values,
@@ -75,12 +77,14 @@ class MessageSchemas:
         writers: schemas that can be read.
         unreadable: why messages cannot be read, by the ids of their schemas.
         others: names of record types that are skipped, by the ids of their schemas.
+        key: columns that identify a row.
     """
 
     columns: t.StructType
     writers: tuple[Writer, ...]
     unreadable: Mapping[int, str] = field(default_factory=dict)
     others: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
 
 
 def message_schemas(
@@ -123,7 +127,8 @@ def message_schemas(
     writers = tuple(
         Writer(number, tuple(ids), *types) for number, (types, ids) in enumerate(rows.items())
     )
-    return MessageSchemas(columns or t.StructType([]), writers, reasons, others)
+    columns = columns or t.StructType([])
+    return MessageSchemas(columns, writers, reasons, others, envelope.required)
 
 
 def unreadable(schema_id: int) -> str:
@@ -247,14 +252,35 @@ class SchemaMessages:
             f"{_coalesce(ops, 'string')} as op",
             f"{_coalesce(tables, 'string')} as source_table",
         )
-        images = []
+        conditions = [moves(self._key_pairs(writer)) for writer in writers]
+        moved = " or ".join(c for c in conditions if c != "false") or "false"
+        frame = frame.selectExpr("*", f"{old_and_new(moved)} as is_old")
+        images, reasons = [], list(DEBEZIUM.items())
         for writer in writers:
             before, after = (_path(writer, name) for name in ("before", "after"))
-            images.append(f"if(op = 'd', {before}, {after}) as {writer.image}")
-        frame = self._with_reason(frame.selectExpr("*", *images), DEBEZIUM)
+            images.append(f"if(op = 'd' or is_old, {before}, {after}) as {writer.image}")
+            is_own = f"id in ({', '.join(map(str, writer.ids))})"
+            checks = image_reasons(writer.image, {}, self._values(writer))
+            reasons += [(f"{is_own} and {condition}", why) for condition, why in checks]
+        frame = self._with_reason(frame.selectExpr("*", *images), dict(reasons))
         columns = (SKIPPED, BAD, REASON)
         is_no_change = f"{BAD} is not null or {SKIPPED}"
         return debezium_rows(self.envelope, frame, self._columns(), columns, is_no_change)
+
+    def _key_pairs(self, writer: Writer) -> Iterator[tuple[str, str]]:
+        """Yield SQL of the key's columns before and after a change."""
+        for name in self.envelope.required:
+            member, _ = writer.row.members[name.lower()]
+            before, after = (f"{_path(writer, image)}.{member}" for image in ("before", "after"))
+            yield before, after
+
+    def _values(self, writer: Writer) -> Iterator[tuple[str, str, t.DataType]]:
+        """Yield names, SQL and types of the values of an image that are read."""
+        for wanted in self.schemas.columns.fields:
+            member = writer.row.members.get(wanted.name.lower())
+            node = unwrap(member[1]) if member else None
+            if member and node and getattr(node, "sql", "{x}") == "{x}":
+                yield wanted.name, f"{writer.image}.{member[0]}", node.column
 
     def _columns(self) -> list[str]:
         """Return SQL of the columns: of each message, one writer's image is not null."""

@@ -297,9 +297,9 @@ class KafkaSource:
         zone = self._zone_of_times(spark) if has_times(schema) else ""
         if zone is None:
             return None
-        if self.envelope.has_only_rows:
-            return partial(decode_debezium, schema=schema, columns=columns, zone=zone)
         required = self.envelope.required_columns(schema.names)
+        if self.envelope.has_only_rows:
+            return partial(decode_debezium, schema=schema, columns=columns, key=required, zone=zone)
         decode = partial(
             decode_messages, schema=schema, columns=columns, required=required, zone=zone
         )

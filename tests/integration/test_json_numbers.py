@@ -1,4 +1,4 @@
-"""Numbers that Spark would read for hours are bad records, in every format of JSON."""
+"""Numbers that Spark would read for hours, or as wrong times, are bad records in every format."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pytest
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.sources.files.json_files import json_records
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import OF_TIME
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import (
     SchemaMessages,
     message_schemas,
 )
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import schema_header
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD
+from dbt.adapters.iceberg_stream.stream.sources.source import BAD, REASON
 
 DDL = "id bigint, price decimal(10,2), note string, more struct<rates: array<decimal(5,1)>>"
 MESSAGES = "topic string, partition int, offset bigint, key binary, value binary"
@@ -57,6 +58,30 @@ def test_of_messages(spark: Session, name: str) -> None:
     rows = rows_of(spark, Envelope(name, DDL), texts)
     assert rows[:2] == [(1, "1.50", None), (2, "20.00", None)]
     assert [bad for *_, bad in rows[2:]] == texts[2:]
+
+
+TIMES = "id bigint, at timestamp, day date, more struct<times: array<timestamp_ntz>>, m map<string, timestamp>"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_times(spark: Session, name: str) -> None:
+    """Spark takes any number for seconds, and does not check the range."""
+    good: list[dict[str, object]] = [
+        {"id": 17, "at": "2026-11-27T10:00:00Z", "day": "2026-11-27"},
+        {"id": 1731508712229, "m": {"2024": "2026-11-27T10:00:00Z", "2025": None}},
+        {"id": 3, "more": {"times": ["2026-11-27T10:00:00"]}},
+    ]
+    bad: list[dict[str, object]] = [{"at": n} for n in (1731508712, 1731508712229224, -1, 1.5, 1e3)]
+    bad += [{"day": 20000}, {"more": {"times": [None, 5]}}, {"m": {"2024": 5}}, {"at": "20000"}]
+    texts = [FORMATS[name].format(json.dumps(row)) for row in (*good, *bad)]
+    messages = [("t", 0, offset, None, text.encode()) for offset, text in enumerate(texts)]
+    envelope = Envelope(name, TIMES)
+    frame = envelope.unpack(spark.spark, spark.spark.createDataFrame(messages, MESSAGES))
+    sql = f"select unix_seconds(at), {BAD}, {REASON} from m order by __stream.minor"
+    rows = as_rows(spark.rows(sql, m=frame))
+    assert rows[:3] == [(1795773600, None, None), (None, None, None), (None, None, None)]
+    assert [row[1] for row in rows[3:]] == texts[3:]
+    assert {row[2] for row in rows[3:]} == {OF_TIME}
 
 
 @pytest.mark.timeout(120)
