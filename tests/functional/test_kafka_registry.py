@@ -404,7 +404,8 @@ class TestAvro:
         for batch in batches:
             shop.send("changed", schema, *batch)
             run_dbt(["run", "-s", "changed", "filtered", "computed"])
-        prices = {0: "0.00", 1: None, 3: "-0.01", 4: "0.09", 5: "5.00", 6: "999999.99"}
+        # The last update changes the key of row 0.
+        prices = {1: None, 3: "-0.01", 4: "0.09", 5: "5.00", 6: "999999.99"}
         expected = {
             number: (number, None if text is None else Decimal(text), moment)
             for number, text in prices.items()
@@ -412,7 +413,7 @@ class TestAvro:
         sql = "select id, price, at from {schema}.%s order by id"
         assert rows(project, sql % "changed") == [*expected.values()]
         for name in ("filtered", "computed"):
-            assert rows(project, sql % name) == [expected[number] for number in (0, 4, 5)]
+            assert rows(project, sql % name) == [expected[number] for number in (4, 5)]
         decoded = shop.decode_here("changed", Envelope("debezium", "", encoding="avro"))
         assert decoded["id"].to_pylist() == [*range(6), 1, 2, 3, 3, 4, 6]
         assert decoded.filter(decoded[ROW_DELETED])["id"].to_pylist() == [2, 3]
