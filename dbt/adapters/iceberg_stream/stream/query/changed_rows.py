@@ -14,6 +14,8 @@ from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 
 START, END = "__START_AT", "__END_AT"
+# Whether the table has a row of a change's key, all of whose columns may be null.
+EXISTS = "__exists"
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class TargetTable:
         return (
             f"with d as (select *, {window} from (\n{changes}\n))\n"
             f"select {', '.join(expressions)} "
-            f"from d left join {self.relation} as t on {self.match('d', 't')}"
+            f"from d left join (select *, true as {EXISTS} from {self.relation}) as t "
+            f"on {self.match('d', 't')}"
         )
 
 
@@ -100,7 +103,9 @@ def get_not_late_sql(
     )
 
 
-def get_filled_sql(changes: str, table: TargetTable, columns: Sequence[str]) -> str:
+def get_filled_sql(
+    changes: str, table: TargetTable, columns: Sequence[str], deleted_at: str | None = None
+) -> str:
     """Return changes whose nulls in some columns are replaced by the row's value.
 
     The row's value is the last one that is not null since the row was deleted last.
@@ -109,7 +114,9 @@ def get_filled_sql(changes: str, table: TargetTable, columns: Sequence[str]) -> 
         changes: a query that returns changes.
         table: the table.
         columns: the columns whose nulls are replaced (`ignore_null_updates`).
+        deleted_at: the column with the time of a delete, if rows that were deleted stay.
     """
+    is_alive = f"d.__life = 0 and t.{quote(deleted_at)} is null" if deleted_at else "d.__life = 0"
     expressions = []
     for name in table.columns:
         column = quote(name)
@@ -120,7 +127,7 @@ def get_filled_sql(changes: str, table: TargetTable, columns: Sequence[str]) -> 
             f"last_value(if(d.{DELETED}, null, d.{column})) ignore nulls "
             f"over ({_of_life(table)} {table.before})"
         )
-        expressions.append(f"coalesce({last}, if(d.__life = 0, t.{column}, null)) as {column}")
+        expressions.append(f"coalesce({last}, if({is_alive}, t.{column}, null)) as {column}")
     expressions += [f"d.{name}" for name in table.hidden]
     lives = f"count_if({DELETED}) over ({table.by_key} {table.before}) as __life"
     return table.joined(changes, lives, expressions)
@@ -145,13 +152,13 @@ def get_soft_deletes_sql(
     expressions = []
     for name in table.columns:
         column = quote(name)
-        last_value = f"coalesce(d.__last.{column}, t.{column}, d.{column})"
+        last_value = f"if(d.__last is null, t.{column}, d.__last.{column})"
         if name in sequence_by:
             last_value = f"d.{column}"  # the delete's own: changes older than it are late
         expressions.append(f"if(d.{DELETED}, {last_value}, d.{column}) as {column}")
     expressions.append(f"if(d.{DELETED}, current_timestamp(), null) as {quote(deleted_at)}")
     expressions += [*(f"d.{name}" for name in table.order_names), f"false as {DELETED}"]
-    had_row = f"d.__last is not null or t.{quote(table.keys[0])} is not null"
+    had_row = f"d.__last is not null or t.{EXISTS}"
     return f"{table.joined(changes, last, expressions)} where not d.{DELETED} or {had_row}"
 
 

@@ -408,7 +408,8 @@ class StreamQuery:
         options, table = self.options, self._target
         if nulls := options.ignore_null_updates:
             others = [name for name in self.columns if name not in options.keys]
-            sql = get_filled_sql(sql, table, others if isinstance(nulls, bool) else nulls)
+            filled = others if isinstance(nulls, bool) else nulls
+            sql = get_filled_sql(sql, table, filled, options.soft_deletes)
         if options.soft_deletes:
             sql = get_soft_deletes_sql(sql, table, options.soft_deletes, options.sequence_by)
         if options.scd_type == 2:
