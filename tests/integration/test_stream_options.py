@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.batches.runners import in_process, in_tasks
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from tests.integration.stream_bed import (
     COLUMNS,
     Bed,
@@ -167,6 +168,38 @@ def test_soft_deletes(bed: MakeBed) -> None:
     made.drain()
     rows = made.rows("id, a, b, gone_at is not null")
     assert rows == [(1, "x", 1, True), (2, "y", None, False), (3, "z", None, True)]
+
+
+@pytest.mark.parametrize(
+    "options, change, expected",
+    [
+        ({"ignore_null_updates": True}, {"a": "z", "op": "u"}, (1, "z", 7, 1)),
+        ({"soft_deletes": "gone_at", "extra": ", gone_at timestamp"}, {"op": "d"}, (1, "x", 7, 1)),
+        (
+            {"ignore_null_updates": ("a",), "sequence_by": ("at",)},
+            {"b": 5, "at": 2, "op": "u"},
+            (1, "x", 7, 9),
+        ),
+    ],
+)
+def test_another_writer_changes_the_rows_that_were_read(
+    bed: MakeBed, monkeypatch: pytest.MonkeyPatch, options: Any, change: Row, expected: Any
+) -> None:
+    """Once, the other writer's values were lost."""
+    made = bed(deletes="op = 'd'", **options)
+    made.land([{"id": 1, "a": "x", "b": 1, "at": 1, "op": "u"}])
+    made.drain()
+    made.land([{"id": 1, **change}])
+    prepare = Sink.prepare
+
+    def update_first(self: Sink, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        made.spark.run(f"update s.{made.name} set b = 7, at = {expected[-1]}")
+        return prepare(self, *arguments)
+
+    monkeypatch.setattr(Sink, "prepare", update_first)
+    made.drain()
+    assert made.rows() == [expected]
 
 
 def test_truncates(bed: MakeBed) -> None:

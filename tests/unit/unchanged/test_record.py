@@ -14,12 +14,12 @@ import pytest
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.catalogs import one_catalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.metadata import same_rows
 from dbt.adapters.iceberg_stream.unchanged.inputs import (
     NO_INPUTS,
     Inputs,
     UnknownInputs,
     capture_inputs,
-    same_rows,
     schema_digest,
 )
 from dbt.adapters.iceberg_stream.unchanged.record import (

@@ -68,6 +68,23 @@ def keeps_rows(snapshot: Mapping[str, Any]) -> bool:
     return summary.get("operation") == "replace" or CONVERSION in summary
 
 
+def same_rows(metadata: Metadata) -> Iterator[int | None]:
+    """Iterate over the current snapshot and the ones before it that have the same rows.
+
+    Args:
+        metadata: of a table.
+    """
+    snapshots = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
+    current = metadata.get("current-snapshot-id")
+    current = None if current in (None, -1) else current
+    yield current
+    while (snapshot := snapshots.get(current)) is not None and keeps_rows(snapshot):
+        current = snapshot.get("parent-snapshot-id")
+        if current is None:
+            return
+        yield current
+
+
 def read_metadata(location: str, storage: Mapping[str, str]) -> Metadata:
     """Read a metadata file, compressed or not.
 

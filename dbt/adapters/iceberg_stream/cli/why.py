@@ -124,7 +124,7 @@ def _table(project_dir: Path, unique_id: str) -> tuple[str | None, tuple[str, st
 
 
 def _inputs(catalogs: Catalogs, name: QualifiedName) -> list[str]:
-    from dbt.adapters.iceberg_stream.unchanged.inputs import same_rows
+    from dbt.adapters.iceberg_stream.catalog.metadata import same_rows
     from dbt.adapters.iceberg_stream.unchanged.record import is_as_left, read_record
 
     metadata = catalogs.metadata(name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.builds.names import with_published_names, without_build
-from dbt.adapters.iceberg_stream.catalog.metadata import fields, keeps_rows
+from dbt.adapters.iceberg_stream.catalog.metadata import fields, same_rows
 from dbt.adapters.iceberg_stream.catalog.views import current_version, view_query
 from dbt.adapters.iceberg_stream.sql.reads import CURRENT
 from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
@@ -156,23 +156,6 @@ def _definition(view: Metadata, build: str | None) -> list[Any]:
         query = with_published_names(query, build)
     context = [version.get(key) for key in ("default-namespace", "default-catalog")]
     return [query, *context, schema_digest(view)]
-
-
-def same_rows(metadata: Metadata) -> Iterator[int | None]:
-    """Iterate over the current snapshot and the ones before it that have the same rows.
-
-    Args:
-        metadata: of a table.
-    """
-    snapshots = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
-    current = metadata.get("current-snapshot-id")
-    current = None if current in (None, -1) else current
-    yield current
-    while (snapshot := snapshots.get(current)) is not None and keeps_rows(snapshot):
-        current = snapshot.get("parent-snapshot-id")
-        if current is None:
-            return
-        yield current
 
 
 def schema_digest(metadata: Metadata) -> str:

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.metadata import same_rows
 from dbt.adapters.iceberg_stream.catalog.views import view_query
 from dbt.adapters.iceberg_stream.unchanged.inputs import (
     Inputs,
     digest,
-    same_rows,
     schema_digest,
 )
 

@@ -39,6 +39,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, f
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta, TooManyKeys
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
+    NOTHING_READ,
     BatchRange,
     TargetDeletes,
     WrittenBatch,
@@ -283,6 +284,10 @@ class BatchWriter:
     ) -> WrittenBatch:
         plan, query = self._plan(write_id), self.query
         views = {query.view: frame}
+        read_from: int | None = NOTHING_READ
+        if (late or query.reads_target) and not self.sink.replaces:
+            # Before the rows are read: a commit in between is a conflict, too.
+            read_from = current_snapshot_id(self.sink.table().metadata)
         if self.sink.replaces:
             query = self._without_rows(session, views)
         elif query.reads_target:
@@ -302,7 +307,7 @@ class BatchWriter:
             may_truncate = counts.truncates or self.options.truncates is not None
             if not may_truncate or not self._count_truncates(session, batch_range):
                 undo.pop_all()
-                return replace(batch, not_late=late)
+                return replace(batch, not_late=late, read_from=read_from)
         batch = self._after_truncate(session, plan, batch_range)
         return replace(batch, bad=counts.bad, skipped=counts.skipped)
 

@@ -61,6 +61,10 @@ class TargetDeletes:
     replaced: Sequence[RewrittenFile] = ()
 
 
+# In the place of a snapshot's id.
+NOTHING_READ = -1
+
+
 @dataclass(frozen=True)
 class WrittenBatch:
     """A batch whose files are written.
@@ -77,6 +81,8 @@ class WrittenBatch:
         not_late: whether changes that are older than their rows were left out.
         target_deletes: rows of the table that it deletes; None if equality deletes do.
         indexed: its rows and deletes in the key index; None without one.
+        read_from: the table's snapshot with whose rows the changes were computed; None for a table
+            without one, NOTHING_READ if they do not depend on rows.
     """
 
     batch_range: BatchRange
@@ -90,6 +96,7 @@ class WrittenBatch:
     not_late: bool = False
     target_deletes: TargetDeletes | None = None
     indexed: IndexedBatch | None = None
+    read_from: int | None = NOTHING_READ
 
     @property
     def changes(self) -> int:

@@ -22,14 +22,14 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
-from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata, same_rows
 from dbt.adapters.iceberg_stream.catalog.storage import storage_advice
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import NOTHING_READ, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.claim import (
     claimed_progress,
     commit_claim,
@@ -203,7 +203,6 @@ class Sink:
             base = self._load()
         target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
         descriptors = Descriptors(target, base.metadata, write_id, self.keys)
-        deletes = last.target_deletes
         indexed = None
         if self.index is None:
             added, removed = descriptors.describe_all(batches, base)
@@ -230,7 +229,7 @@ class Sink:
             removes_all=self.replaces,
             properties={**self.properties, **ahead.summary(covered)},
         )
-        committer = self._committer(base, change, ahead, deletes, deleted_keys)
+        committer = self._committer(base, change, ahead, last, deleted_keys)
         return SinkCommit(committer, ahead, summaries, indexed, deleted_keys)
 
     def _follow(self, index: KeyIndex, base: LoadedTable) -> None:
@@ -262,12 +261,18 @@ class Sink:
         base: LoadedTable,
         change: Change,
         ahead: Progress,
-        deletes: TargetDeletes | None,
+        batch: WrittenBatch,
         deleted_keys: DeletedKeysUpdate | None,
     ) -> Committer:
         def check(metadata: Metadata) -> None:
             require_current_run(metadata, self.progress)
             self._check_partitions(base, change, metadata)
+            if batch.read_from != NOTHING_READ and batch.read_from not in same_rows(metadata):
+                raise StreamConflict(
+                    f"Another writer committed to {'.'.join(self.name)} after the rows were read "
+                    "that the changes depend on."
+                )
+            deletes = batch.target_deletes
             if deletes is not None and deletes.snapshot_id != current_snapshot_id(metadata):
                 raise StreamConflict(
                     f"Another writer committed to {'.'.join(self.name)} after the rows to delete "
