@@ -98,3 +98,26 @@ def test_what_can_be_cast() -> None:
         require_castable(row, t.StructType([t.StructField("b", t.DateType())]))
     with pytest.raises(SchemaError, match="has `c` as struct<x:boolean>"):
         require_castable(row, t.StructType([t.StructField("c", t.IntegerType())]))
+
+
+def of_union(*types: str) -> Any:
+    records = [
+        {"type": "record", "name": name, "fields": [{"name": "number", "type": "string"}]}
+        for name in types
+    ]
+    schema = {
+        "type": "record",
+        "name": "P",
+        "fields": [{"name": "via", "type": ["null", *records]}],
+    }
+    return parse_avro(json.dumps(schema)).column
+
+
+def test_members_of_unions_keep_their_places() -> None:
+    """Spark knows them by their positions, and Avro by the names of their types."""
+    two, three = of_union("Card", "Bank"), of_union("Card", "Bank", "Cash")
+    assert widened(two, three) == three and widened(three, two) == three
+    for other in (of_union("Bank", "Card"), of_union("Card"), of_union("Card", "Cash", "Bank")):
+        for pair in ((three, other), (other, three)):
+            with pytest.raises(SchemaError, match=r"has the union `via` of .*Card"):
+                widened(*pair)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from pyspark.sql import types as t
 
 from dbt.adapters.iceberg_stream.stream.sources.formats.record_types import avro_members
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_columns import member_field
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import (
     Items,
     Node,
@@ -108,10 +109,18 @@ class Union(Struct):
 
     Attributes:
         null_at: position of `null`; None if it has none.
+        types: names of the members' types.
     """
 
     null_at: int | None = None
+    types: tuple[str, ...] = ()
     prefix: ClassVar[str] = "member"
+
+    @property
+    def column(self) -> t.StructType:
+        """The column's type, whose fields know the names of the members' types."""
+        fields = zip(super().column.fields, self.types, strict=True)
+        return t.StructType([member_field(f.name, f.dataType, name) for f, name in fields])
 
 
 @dataclass(frozen=True)
@@ -287,7 +296,16 @@ class _Parser:
             widest = AvroScalar(PRIMITIVES[wide], avro=json.dumps(wide))
             return NullUnion(widest, null_at, plain)
         named = tuple((f"member{number}", node) for number, node in enumerate(members))
-        return Union(named, null_at)
+        types = tuple(_type_name(kind) for kind in schema if kind != "null")
+        return Union(named, null_at, types)
+
+
+def _type_name(schema: Any) -> str:
+    """Return the name by which Avro matches a member of a union, without its namespace."""
+    kind = schema if isinstance(schema, str) else schema["type"]
+    if isinstance(schema, dict) and kind in NAMED_TYPES:
+        kind = schema["name"]
+    return str(kind).rpartition(".")[2]
 
 
 def _scalar(kind: str, schema: Mapping[str, Any]) -> AvroScalar:

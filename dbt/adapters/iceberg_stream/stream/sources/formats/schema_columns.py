@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import types as t
 
@@ -25,6 +26,8 @@ WIDER = {
 # Kinds of types that Spark can cast to each other; to text it can cast all.
 NUMBERS = (t.NumericType, t.BooleanType)
 TIMES = (t.DateType, t.TimestampType, t.TimestampNTZType)
+# Metadata of a field that is a member of a union: the name of its type.
+MEMBER = "member"
 NULL = "cast(null as {})"
 
 
@@ -57,7 +60,27 @@ def widened(old: t.DataType, new: t.DataType, field: str = "") -> t.DataType:
     return wider
 
 
+def member_field(name: str, kind: t.DataType, type_name: str) -> t.StructField:
+    """Return the field of a member of a union.
+
+    Args:
+        name: by the member's position.
+        kind: of its values.
+        type_name: the name by which Avro matches members of two unions.
+    """
+    return t.StructField(name, kind, metadata={MEMBER: type_name})
+
+
 def _widened_struct(old: t.StructType, new: t.StructType, field: str) -> t.StructType:
+    old_members, new_members = (
+        [own.metadata.get(MEMBER) for own in struct.fields] for struct in (old, new)
+    )
+    is_prefix = all(map(operator.eq, old_members, new_members))
+    if any((*old_members, *new_members)) and not (is_prefix and all((*old_members, *new_members))):
+        raise SchemaError(
+            f"has the union `{field}` of {_members(new_members)}, which is {_members(old_members)} "
+            "in the other schemas. Members have columns by their positions: add new ones last"
+        )
     by_name = {other.name.lower(): other for other in new.fields}
     prefix = f"{field}." if field else ""
     fields = []
@@ -66,8 +89,12 @@ def _widened_struct(old: t.StructType, new: t.StructType, field: str) -> t.Struc
         kind = own.dataType
         if other is not None:
             kind = widened(kind, other.dataType, f"{prefix}{own.name}")
-        fields.append(t.StructField(own.name, kind))
+        fields.append(t.StructField(own.name, kind, metadata=own.metadata))
     return t.StructType([*fields, *by_name.values()])
+
+
+def _members(types: Sequence[str | None]) -> str:
+    return ", ".join(filter(None, types)) or "of one type"
 
 
 def require_columns(node: Node, field: str = "") -> None:
