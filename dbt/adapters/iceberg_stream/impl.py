@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from multiprocessing.context import SpawnContext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dbt.adapters.__about__ import version as base_version
 from dbt.adapters.base import BaseRelation, ConstraintSupport, available
@@ -484,15 +484,14 @@ class IcebergStreamAdapter(
             execute=self._execute_statement,
             few_rows=connections.few_rows,
             append_few_rows=connections.append_few_rows,
+            read_set=connections.read_set,
             database_errors=connections.exception_handler,
             check_canceled=connections.refuse_if_canceled,
             after_commit=after_commit,
         )
 
     def _execute_statement(self, sql: str) -> IcebergStreamResponse:
-        response, _ = self.execute(sql)
-        assert isinstance(response, IcebergStreamResponse)
-        return response
+        return cast(IcebergStreamResponse, self.execute(sql)[0])
 
     def _call_hook(self, name: QualifiedName, snapshot_id: int, branch: str | None) -> None:
         """Call `iceberg_stream__on_write`, if the project has such a macro."""

@@ -1,0 +1,96 @@
+"""Increments that read their own table, and a writer that commits between any two calls."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt
+
+from tests.functional.foreign_writer import foreign_writer
+from tests.functional.lake import rows, run
+
+FIRST = "{% if not is_incremental() %}select 1 as id, 0 as n{% else %}"
+
+
+def model(select: str, strategy: str, **config: str) -> str:
+    config |= {"materialized": "incremental", "incremental_strategy": strategy}
+    options = ", ".join(f"{key}='{value}'" for key, value in config.items())
+    return f"{{{{ config({options}) }}}}\n{FIRST}{select}{{% endif %}}"
+
+
+# Adds 1 to what the table holds, so that a lost update shows.
+COUNT = "select id, n + 1 as n from {{ this }}"
+# What comes after the greatest id.
+NEXT = "select max(id) + 1 as id, 0 as n from {{ this }}"
+MODELS = {
+    "merged": model(COUNT, "merge", unique_key="id"),
+    "merged_by_spark": model(COUNT, "merge", unique_key="id", merge_engine="spark"),
+    "deleted": model(COUNT, "delete+insert", unique_key="id"),
+    "overwritten": model(COUNT, "insert_overwrite"),
+    "appended": model(NEXT, "append"),
+}
+# What another run of the same model does to the table.
+FOREIGN = {
+    "appended": "insert into {schema}.appended select max(id) + 1, 0 from {schema}.appended",
+}
+UPDATE = "update {{schema}}.{name} set n = n + 1"
+# The table after so many runs.
+EXPECTED = {"appended": lambda runs: [(n + 1, 0) for n in range(runs + 1)]}
+
+
+# Small tables are written by dbt's process, the others by Spark.
+SMALL = ["merged", "appended"]
+
+
+class SelfReading:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {f"{name}.sql": text for name, text in MODELS.items()}
+
+    def assert_none_lost(self, project: Any, name: str) -> None:
+        """Assert that a run and a foreign write are both in the table, or the run failed."""
+        foreign = FOREIGN.get(name, UPDATE.format(name=name))
+
+        def write() -> None:
+            # A thread has one connection at a time.
+            writer = threading.Thread(target=run, args=(project, foreign))
+            writer.start()
+            writer.join()
+
+        call, lost = 0, []
+        while True:
+            run_dbt(["run", "--select", name, "--full-refresh"])
+            with foreign_writer(write, call) as calls:
+                results = run_dbt(["run", "--select", name], expect_pass=None)
+            if not calls.has_written:
+                break
+            (result,) = results
+            runs = 1 + (result.status == "success")
+            if result.status != "success":
+                assert "has changed, and the rows were computed from it" in result.message
+            actual = rows(project, f"select id, n from {{schema}}.{name} order by id, n")
+            if actual != EXPECTED.get(name, lambda runs: [(1, runs)])(runs):
+                lost.append((call, calls.names[: call + 1], result.status, actual))
+            call += 1
+        assert lost == []
+        assert call > 3
+        refs = rows(project, f"select name from lake.{{schema}}.{name}.refs")
+        assert refs == [("main",)]
+
+
+class TestFewRows(SelfReading):
+    @pytest.mark.parametrize("name", SMALL)
+    def test_no_update_is_lost(self, project: Any, name: str) -> None:
+        self.assert_none_lost(project, name)
+
+
+class TestManyRows(SelfReading):
+    @pytest.fixture(scope="class")
+    def dbt_profile_target(self, dbt_profile_target: Any) -> dict[str, object]:
+        return {**dbt_profile_target, "small_table_rows": 0}
+
+    @pytest.mark.parametrize("name", sorted(MODELS))
+    def test_no_update_is_lost(self, project: Any, name: str) -> None:
+        self.assert_none_lost(project, name)
