@@ -59,6 +59,23 @@ ON_READ = """
     merge_mode='merge-on-read') }}
 select id, if(id = 3 and {{ is_incremental() }}, 'new', 'old') as v from range(10)
 """
+# Conditions of the user's are one operand each, whatever is in them.
+PREDICATES = """
+{{ config(materialized='incremental', incremental_strategy='STRATEGY', unique_key='id',
+    incremental_predicates=[
+        'DBT_INTERNAL_DEST.id = 1 or DBT_INTERNAL_DEST.id > 100', 'true -- or a comment']) }}
+select id, {{ "'new'" if is_incremental() else "'old'" }} as v from values (1), (2), (3) as t(id)
+{% if is_incremental() %} where id < 3{% endif %}
+"""
+CONDITIONS = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id',
+    matched_condition="DBT_INTERNAL_SOURCE.id = 1 or false -- or a comment",
+    not_matched_condition="DBT_INTERNAL_SOURCE.id = 8 or false -- or a comment",
+    not_matched_by_source_action='delete',
+    not_matched_by_source_condition="DBT_INTERNAL_DEST.id = 3 or false -- or a comment") }}
+{% if is_incremental() %} select id, 'new' as v from values (1), (2), (8), (9) as t(id)
+{% else %} select id, 'old' as v from values (1), (2), (3), (4) as t(id) {% endif %}
+"""
 MAPS = """
 {{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
 select 1 as id, map('k', {{ 2 if is_incremental() else 1 }}) as m
@@ -79,6 +96,9 @@ class TestMerge:
             "some_columns.sql": SOME_COLUMNS,
             "on_read.sql": ON_READ,
             "maps.sql": MAPS,
+            "merged.sql": PREDICATES.replace("STRATEGY", "merge"),
+            "deleted.sql": PREDICATES.replace("STRATEGY", "delete+insert"),
+            "conditions.sql": CONDITIONS,
         }
 
     @pytest.fixture(scope="class")
@@ -107,6 +127,15 @@ class TestMerge:
     def test_nothing_changed_commits_nothing(self, project: Any, results: Any, name: str) -> None:
         assert snapshot_ids(project, name) == results["before"][name]
         assert results["responses"][name]["rows_affected"] == 0
+
+    @pytest.mark.parametrize("name", ["merged", "deleted"])
+    def test_predicates_with_or(self, project: Any, results: Any, name: str) -> None:
+        actual = rows(project, f"select id, v from {{schema}}.{name} order by id, v")
+        assert actual == [(1, "new"), (2, "new"), (2, "old"), (3, "old")]
+
+    def test_conditions_with_or_and_comments(self, project: Any, results: Any) -> None:
+        actual = rows(project, "select id, v from {schema}.conditions order by id, v")
+        assert actual == [(1, "new"), (2, "old"), (4, "old"), (8, "new")]
 
     def test_quoted_composite_key(self, project: Any, results: Any) -> None:
         assert rows(project, "select * from {schema}.quoted") == [(1, 2, 5)]

@@ -13,7 +13,7 @@ from dbt.adapters.base.meta import AdapterMeta
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
-from dbt.adapters.iceberg_stream.sql.merge import is_changed_sql
+from dbt.adapters.iceberg_stream.sql.merge import as_operand, is_changed_sql
 
 if TYPE_CHECKING:
     import agate
@@ -120,6 +120,12 @@ class MaterializationHooks(metaclass=AdapterMeta):
         from dbt.adapters.iceberg_stream.materializations.merge import spark_merge_sql
 
         return spark_merge_sql(relation, staging, [column.name for column in columns], plan)
+
+    @available.parse(lambda condition: "")
+    @staticmethod
+    def as_operand(condition: str | None) -> str:
+        """Return a condition of the user's in parentheses; empty for none."""
+        return as_operand(condition)
 
     @available.parse_none
     def change_rows(

@@ -14,7 +14,7 @@
   {%- set updated = iceberg_stream__get_merge_updated_columns(arg_dict) -%}
   {%- set update_when = [adapter.get_changed_sql(updated, target, source)] -%}
   {%- if config.get('matched_condition') -%}
-    {%- do update_when.append('(' ~ config.get('matched_condition') ~ ')') -%}
+    {%- do update_when.append(adapter.as_operand(config.get('matched_condition'))) -%}
   {%- endif -%}
   {{ return({
       'target': target,
@@ -23,9 +23,9 @@
       'updated': [] if config.get('skip_matched_step') else updated,
       'update_when': update_when | join(' and '),
       'inserts': not config.get('skip_not_matched_step'),
-      'insert_when': config.get('not_matched_condition'),
+      'insert_when': adapter.as_operand(config.get('not_matched_condition')),
       'source_action': config.get('not_matched_by_source_action'),
-      'source_when': config.get('not_matched_by_source_condition'),
+      'source_when': adapter.as_operand(config.get('not_matched_by_source_condition')),
   }) }}
 {% endmacro %}
 
@@ -66,7 +66,7 @@
     (select count_if(
         {%- if plan.updated %} ({{ plan.target }}.__dbt_present and {{ plan.update_when }}){% else %} false{% endif %}
         {%- if plan.inserts %} or ({{ plan.target }}.__dbt_present is null
-          {%- if plan.insert_when %} and ({{ plan.insert_when }}){% endif %}){% endif %})
+          {%- if plan.insert_when %} and {{ plan.insert_when }}{% endif %}){% endif %})
      from {{ staging }} as {{ plan.source }}
      left join (select *, true as __dbt_present from {{ relation }}) as {{ plan.target }}
        on {{ plan.on }})
