@@ -76,6 +76,11 @@ CONDITIONS = """
 {% if is_incremental() %} select id, 'new' as v from values (1), (2), (8), (9) as t(id)
 {% else %} select id, 'old' as v from values (1), (2), (3), (4) as t(id) {% endif %}
 """
+MISSPELLED = """
+{{ config(materialized='incremental', unique_key='id',
+    merge_update_columns=var('update', none), merge_exclude_columns=var('exclude', none)) }}
+select 1 as id, 'a' as name
+"""
 MAPS = """
 {{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
 select 1 as id, map('k', {{ 2 if is_incremental() else 1 }}) as m
@@ -96,6 +101,7 @@ class TestMerge:
             "some_columns.sql": SOME_COLUMNS,
             "on_read.sql": ON_READ,
             "maps.sql": MAPS,
+            "misspelled.sql": MISSPELLED,
             "merged.sql": PREDICATES.replace("STRATEGY", "merge"),
             "deleted.sql": PREDICATES.replace("STRATEGY", "delete+insert"),
             "conditions.sql": CONDITIONS,
@@ -154,6 +160,12 @@ class TestMerge:
 
     def test_merge_update_columns(self, project: Any, results: Any) -> None:
         assert rows(project, "select * from {schema}.some_columns") == [(1, 2, 1)]
+
+    @pytest.mark.parametrize("key", ["update", "exclude"])
+    def test_misspelled_columns_of_an_increment(self, project: Any, results: Any, key: str) -> None:
+        arguments = ["run", "--select", "misspelled", "--vars", f"{{{key}: [nmae]}}"]
+        (result,) = run_dbt(arguments, expect_pass=False)
+        assert f"`merge_{key}_columns` of model.test.misspelled names `nmae`" in result.message
 
     def test_copy_on_write_leaves_no_delete_files(self, project: Any, results: Any) -> None:
         assert summary(project, "by_key")["total-delete-files"] == "0"

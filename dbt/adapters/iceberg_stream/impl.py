@@ -33,7 +33,6 @@ from dbt.adapters.iceberg_stream.materializations.context import Materialization
 from dbt.adapters.iceberg_stream.materializations.functions import FunctionHooks
 from dbt.adapters.iceberg_stream.materializations.hooks import MaterializationHooks
 from dbt.adapters.iceberg_stream.materializations.model_config import (
-    check_key_columns,
     check_model_config,
 )
 from dbt.adapters.iceberg_stream.materializations.reused_tests import DataTestHooks
@@ -380,10 +379,6 @@ class IcebergStreamAdapter(
             # Staging has checked the published table, and the staged one is the user's own.
             if split_staged(name[1]) is None:
                 self.catalog_of(existing).check_write(name, rows_only)
-
-    @available.parse_none
-    def check_key_columns(self, model: Mapping[str, Any], columns: Iterable[Any]) -> None:
-        check_key_columns(model, [column.name for column in columns])
 
     @available.parse(lambda *a, **k: "append")
     def strategy_of(self, model: Mapping[str, Any]) -> str:

@@ -121,6 +121,22 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
         return spark_merge_sql(relation, staging, [column.name for column in columns], plan)
 
+    @available.parse_none
+    def check_named_columns(
+        self, model: Mapping[str, Any], returned: Sequence[Column], of_table: Sequence[Column]
+    ) -> None:
+        """Check that the columns that a model's config names exist."""
+        from dbt.adapters.iceberg_stream.materializations.model_config import check_named_columns
+
+        check_named_columns(model, [c.name for c in returned], [c.name for c in of_table])
+
+    @available.parse(lambda *a: False)
+    def names_unknown_updates(self, model: Mapping[str, Any], of_table: Sequence[Column]) -> bool:
+        """Return whether a model chooses updates of columns that its table does not have."""
+        from dbt.adapters.iceberg_stream.materializations.model_config import names_unknown_updates
+
+        return names_unknown_updates(model, [c.name for c in of_table])
+
     @available.parse(lambda condition: "")
     @staticmethod
     def as_operand(condition: str | None) -> str:

@@ -12,7 +12,7 @@
 
   {%- set select = iceberg_stream__get_model_select(compiled_code, model['language']) -%}
   {% if existing is none or existing.is_view or should_full_refresh() %}
-    {% do iceberg_stream__check_key_columns(select) %}
+    {% do iceberg_stream__check_named_columns(select, []) %}
     {% do iceberg_stream__build_table(existing, relation, select, layout) %}
   {% else %}
     {% do iceberg_stream__apply_layout(relation, layout) %}
@@ -29,9 +29,9 @@
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
 
-{% macro iceberg_stream__check_key_columns(select) %}
+{% macro iceberg_stream__check_named_columns(select, of_table) %}
   {% if config.get('unique_key') %}
-    {% do adapter.check_key_columns(model, adapter.get_column_schema_from_query(select)) %}
+    {% do adapter.check_named_columns(model, adapter.get_column_schema_from_query(select), of_table) %}
   {% endif %}
 {% endmacro %}
 
@@ -44,7 +44,7 @@
   {%- if strategy == 'append' and not overriding and iceberg_stream__append_few_rows(relation, select) -%}
     {{ return(none) }}
   {%- endif -%}
-  {% do iceberg_stream__check_key_columns(select) %}
+  {% do iceberg_stream__check_named_columns(select, adapter.get_columns_in_relation(relation)) %}
   {%- set staging = iceberg_stream__stage_increment(relation, select, strategy) -%}
   {%- set changed = process_schema_changes(config.get('on_schema_change') or 'ignore', staging, relation) -%}
   {%- set arguments = {
@@ -139,6 +139,9 @@
       'dest_columns': adapter.get_columns_in_relation(relation),
       'incremental_predicates': config.get('predicates') or config.get('incremental_predicates'),
   } -%}
+  {%- if adapter.names_unknown_updates(model, arguments['dest_columns']) -%}
+    {% do iceberg_stream__check_named_columns(select, arguments['dest_columns']) %}
+  {%- endif -%}
   {%- set merged = adapter.merge_few_rows(
       relation, query, iceberg_stream__get_merge_plan(arguments), config.get('unique_key'), model) -%}
   {%- if merged -%}

@@ -32,15 +32,13 @@
 {% macro iceberg_stream__get_merge_updated_columns(arg_dict) %}
   {%- set keys = iceberg_stream__get_key_list(arg_dict['unique_key']) | map('replace', '`', '') | map('lower') | list -%}
   {%- set only = config.get('merge_update_columns') -%}
-  {%- set only = [only] if only is string else only -%}
-  {%- set never = config.get('merge_exclude_columns') or [] -%}
-  {%- set never = [never] if never is string else never -%}
-  {%- set never = never | map('lower') | list -%}
+  {%- set only = iceberg_stream__get_key_list(only) | map('replace', '`', '') | map('lower') | list -%}
+  {%- set never = iceberg_stream__get_key_list(config.get('merge_exclude_columns')) | map('replace', '`', '') | map('lower') | list -%}
   {%- set updated = [] -%}
   {%- for column in arg_dict['dest_columns'] -%}
     {%- set name = column.name | lower -%}
     {%- if only -%}
-      {%- if name in only | map('lower') | list -%}{%- do updated.append(column) -%}{%- endif -%}
+      {%- if name in only -%}{%- do updated.append(column) -%}{%- endif -%}
     {%- elif name not in keys and name not in never -%}
       {%- do updated.append(column) -%}
     {%- endif -%}
