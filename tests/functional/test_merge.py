@@ -76,6 +76,10 @@ CONDITIONS = """
 {% if is_incremental() %} select id, 'new' as v from values (1), (2), (8), (9) as t(id)
 {% else %} select id, 'old' as v from values (1), (2), (3), (4) as t(id) {% endif %}
 """
+CAST = """
+{{ config(materialized='incremental', unique_key='id', merge_engine='spark') }}
+select 1 as id, {{ "'" ~ var('v') ~ "'" if var('v', none) else 1 }} as v
+"""
 MISSPELLED = """
 {{ config(materialized='incremental', unique_key='id',
     merge_update_columns=var('update', none), merge_exclude_columns=var('exclude', none)) }}
@@ -101,6 +105,7 @@ class TestMerge:
             "some_columns.sql": SOME_COLUMNS,
             "on_read.sql": ON_READ,
             "maps.sql": MAPS,
+            "cast.sql": CAST,
             "misspelled.sql": MISSPELLED,
             "merged.sql": PREDICATES.replace("STRATEGY", "merge"),
             "deleted.sql": PREDICATES.replace("STRATEGY", "delete+insert"),
@@ -160,6 +165,11 @@ class TestMerge:
 
     def test_merge_update_columns(self, project: Any, results: Any) -> None:
         assert rows(project, "select * from {schema}.some_columns") == [(1, 2, 1)]
+
+    def test_an_error_while_rows_are_compared_says_why(self, project: Any, results: Any) -> None:
+        (result,) = run_dbt(["run", "-s", "cast", "--vars", "v: two"], expect_pass=False)
+        assert "[CAST_INVALID_INPUT] The value 'two'" in result.message
+        assert "awaitResult" not in result.message
 
     @pytest.mark.parametrize("key", ["update", "exclude"])
     def test_misspelled_columns_of_an_increment(self, project: Any, results: Any, key: str) -> None:
