@@ -137,6 +137,14 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
         return names_unknown_updates(model, [c.name for c in of_table])
 
+    @available.parse(lambda *a: {})
+    @staticmethod
+    def schema_changes(new: Sequence[Column], old: Sequence[Column]) -> dict[str, Any]:
+        """Return how the columns of an increment differ from those of its table."""
+        from dbt.adapters.iceberg_stream.materializations.schema_changes import schema_changes
+
+        return schema_changes(new, old)
+
     @available.parse(lambda condition: "")
     @staticmethod
     def as_operand(condition: str | None) -> str:

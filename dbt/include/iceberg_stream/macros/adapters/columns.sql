@@ -64,3 +64,9 @@
 {% macro iceberg_stream__get_columns_in_query(select_sql) %}
   {{ return(adapter.get_column_schema_from_query(select_sql) | map(attribute='name') | list) }}
 {% endmacro %}
+
+{#- As dbt's own, but names may differ in their letter case, which means nothing to Spark. -#}
+{% macro iceberg_stream__check_for_schema_changes(source_relation, target_relation) %}
+  {{ return(adapter.schema_changes(
+      adapter.get_columns_in_relation(source_relation), adapter.get_columns_in_relation(target_relation))) }}
+{% endmacro %}
