@@ -51,7 +51,11 @@ class LetterCase:
         assert messages.get(name) is None
         actual = rows(project, f"select id, st.a, st.b, kept from {{schema}}.{name} order by id")
         assert actual == [(1, 1, "x", 1), (2, 2, "y", 2)]
-        assert [field.name for field in table(project, name).schema().fields] == ["id", "St", "Kept"]
+        assert [field.name for field in table(project, name).schema().fields] == [
+            "id",
+            "St",
+            "Kept",
+        ]
 
 
 class TestFewRows(LetterCase):

@@ -396,35 +396,6 @@ class IcebergStreamAdapter(
                 )
         return strategy
 
-    @available.parse(lambda *a, **k: [])
-    def layout_alterations(self, relation: BaseRelation, layout: Any) -> list[str]:
-        """Return the `alter table` clauses that give a table the layout of its model."""
-        if layout.is_default:
-            return []
-        alterations: list[str] = layout.alterations(
-            self.catalog_of(relation).table(table_name(relation))
-        )
-        if alterations and (branch := getattr(relation, "branch", None)) is not None:
-            logger.info(
-                f"{'.'.join(table_name(relation))} keeps its layout, which is that of all its "
-                f"branches, because this run writes to the branch `{branch}`."
-            )
-            return []
-        return alterations
-
-    @available.parse(lambda *a, **k: False)
-    def is_partitioned(self, relation: BaseRelation) -> bool:
-        table = self.catalog_of(relation).table(table_name(relation))
-        return not table.spec().is_unpartitioned()
-
-    @available.parse(lambda *a, **k: False)
-    def range_is_aligned(self, relation: BaseRelation, column: str, batch_size: str) -> bool:
-        """Return whether a batch of microbatch has only whole partitions."""
-        from dbt.adapters.iceberg_stream.catalog.partition_alignment import range_is_aligned
-
-        table = self.catalog_of(relation).table(table_name(relation))
-        return range_is_aligned(table, column, batch_size)
-
     @available.parse(lambda *a, **k: "")
     def unique_suffix(self) -> str:
         """Return a suffix that is unique to this node and run."""

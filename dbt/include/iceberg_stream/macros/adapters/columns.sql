@@ -6,6 +6,7 @@
     {%- for column in added -%}{%- do changes.append('`' ~ column.name ~ '` is new') -%}{%- endfor -%}
     {%- for column in removed -%}{%- do changes.append('`' ~ column.name ~ '` is missing') -%}{%- endfor -%}
     {% do adapter.refuse_on_branch(relation, model, changes | join(', ')) %}
+    {% do adapter.refuse_partition_columns(relation, removed) %}
   {% endif %}
   {% if add_columns %}
     {% do run_query(iceberg_stream__get_add_columns_sql(relation, add_columns)) %}

@@ -15,8 +15,9 @@
     {% do iceberg_stream__check_named_columns(select, []) %}
     {% do iceberg_stream__build_table(existing, relation, select, layout) %}
   {% else %}
-    {% do iceberg_stream__apply_layout(relation, layout) %}
-    {% do iceberg_stream__apply_increment(relation, select, strategy, make_sql) %}
+    {%- set adds_columns = config.get('on_schema_change') in ('append_new_columns', 'sync_all_columns') -%}
+    {% do iceberg_stream__apply_layout(relation, layout, columns_follow=adds_columns) %}
+    {% do iceberg_stream__apply_increment(relation, select, strategy, make_sql, layout) %}
   {% endif %}
   {% do persist_docs(relation, model) %}
 
@@ -35,7 +36,7 @@
   {% endif %}
 {% endmacro %}
 
-{% macro iceberg_stream__apply_increment(relation, select, strategy, make_sql) %}
+{% macro iceberg_stream__apply_increment(relation, select, strategy, make_sql, layout) %}
   {%- set overriding = iceberg_stream__get_overriding_macro(strategy, make_sql) -%}
   {%- set merges = strategy == 'merge' and not overriding -%}
   {%- if merges and iceberg_stream__merge_few_rows(relation, select) -%}
@@ -47,6 +48,9 @@
   {% do iceberg_stream__check_named_columns(select, adapter.get_columns_in_relation(relation)) %}
   {%- set staging = iceberg_stream__stage_increment(relation, select, strategy) -%}
   {%- set changed = process_schema_changes(config.get('on_schema_change') or 'ignore', staging, relation) -%}
+  {%- if changed -%}
+    {% do iceberg_stream__apply_layout(relation, layout) %}
+  {%- endif -%}
   {%- set arguments = {
       'target_relation': relation,
       'temp_relation': staging,
@@ -156,7 +160,9 @@
 {% macro iceberg_stream__stage_increment(relation, select, strategy) %}
   {%- set staging = make_temp_relation(relation) -%}
   {%- set checked = iceberg_stream__get_contract_checked_sql(select) -%}
-  {%- if strategy in ('merge', 'delete+insert', 'microbatch') -%}
+  {%- set reads_twice = strategy in ('merge', 'delete+insert', 'microbatch')
+        or (strategy == 'insert_overwrite' and adapter.partitions_replaced_by(relation, 's', 't')) -%}
+  {%- if reads_twice -%}
     {% do run_query((config.get('sql_header') or '') ~ ' cache table ' ~ staging.render() ~ ' as ' ~ checked) %}
   {%- else -%}
     {% do run_query(get_create_table_as_sql(True, staging, select)) %}
