@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
     from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
-    from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
     from dbt.adapters.iceberg_stream.materializations.partitions import Partitions
     from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation
 
@@ -219,9 +218,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
     @available.parse(lambda *a: {})
     @staticmethod
-    def schema_changes(
-        new: Sequence[IcebergStreamColumn], old: Sequence[IcebergStreamColumn]
-    ) -> dict[str, Any]:
+    def schema_changes(new: Sequence[Column], old: Sequence[Column]) -> dict[str, Any]:
         """Return how the columns of an increment differ from those of its table."""
         from dbt.adapters.iceberg_stream.materializations.schema_changes import schema_changes
 

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dbt.adapters.iceberg_stream.column import IcebergStreamColumn
+from dbt.adapters.base import Column
 
 
-def schema_changes(
-    new: Sequence[IcebergStreamColumn], old: Sequence[IcebergStreamColumn]
-) -> dict[str, Any]:
+def schema_changes(new: Sequence[Column], old: Sequence[Column]) -> dict[str, Any]:
     """Return what dbt's `check_for_schema_changes` does, whatever the letter case of names.
 
     Args:
@@ -44,7 +42,7 @@ def schema_changes(
     }
 
 
-def _is_retyped(new: IcebergStreamColumn, old: IcebergStreamColumn) -> bool:
+def _is_retyped(new: Column, old: Column) -> bool:
     """Return whether a column must get another type; a narrower one fits into the old one."""
     # The names of fields in a type may be in another letter case, too.
     return new.data_type.lower() != old.data_type.lower() and not new.can_expand_to(old)
