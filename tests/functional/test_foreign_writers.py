@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from dbt.tests.util import run_dbt
+from dbt.tests.util import run_dbt, write_file
 
 from tests.functional.foreign_writer import foreign_writer
 from tests.functional.lake import rows, run
+from tests.functional.random_increments import STRATEGIES, RandomIncrements
 
 FIRST = "{% if not is_incremental() %}select 1 as id, 0 as n{% else %}"
 
@@ -44,6 +46,18 @@ EXPECTED = {"appended": lambda runs: [(n + 1, 0) for n in range(runs + 1)]}
 SMALL = ["merged", "appended"]
 
 
+def foreign_write(project: Any, sql: str) -> Callable[[], None]:
+    """Return what runs a statement outside of dbt's command."""
+
+    def write() -> None:
+        # A thread has one connection at a time.
+        writer = threading.Thread(target=run, args=(project, sql))
+        writer.start()
+        writer.join()
+
+    return write
+
+
 class SelfReading:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
@@ -53,12 +67,7 @@ class SelfReading:
         """Assert that a run and a foreign write are both in the table, or the run failed."""
         foreign = FOREIGN.get(name, UPDATE.format(name=name))
 
-        def write() -> None:
-            # A thread has one connection at a time.
-            writer = threading.Thread(target=run, args=(project, foreign))
-            writer.start()
-            writer.join()
-
+        write = foreign_write(project, foreign)
         call, lost = 0, []
         while True:
             run_dbt(["run", "--select", name, "--full-refresh"])
@@ -94,3 +103,47 @@ class TestManyRows(SelfReading):
     @pytest.mark.parametrize("name", sorted(MODELS))
     def test_no_update_is_lost(self, project: Any, name: str) -> None:
         self.assert_none_lost(project, name)
+
+
+class TestHistories:
+    """Increments of all strategies, with a foreign write in most of them."""
+
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    @pytest.mark.parametrize(
+        ("seed", "steps"),
+        [(1, 8), *(pytest.param(n, 30, marks=pytest.mark.slow) for n in range(2, 8))],
+    )
+    def test_all_writes_are_in_the_table(
+        self, project: Any, seed: int, steps: int, strategy: str
+    ) -> None:
+        random = RandomIncrements(seed, strategy)
+        name = f"m{seed}_{strategy.replace('+', '_')}"
+        sql, expected = random.first()
+        self.build(project, name, sql)
+        for step in range(steps):
+            build = random.next_build()
+            table = f"{project.test_schema}.{name}"
+            write = foreign_write(project, build.foreign_sql.format(table=table))
+            with foreign_writer(write, build.call) as calls:
+                result = self.build(project, name, build.sql)
+            at = f"seed {seed}, {strategy}, step {step}"
+            succeeds = result.status == "success"
+            if not calls.has_written:
+                assert (at, result.message if not succeeds else None) == (at, None)
+                write()
+                possible = [build.foreign(build.change(expected))]
+            else:
+                is_conflict = "another writer" in str(result.message).lower()
+                assert (at, succeeds or is_conflict, result.message) == (at, True, result.message)
+                possible = build.results(expected, succeeds)
+            actual = rows(project, f"select id, k, n from {table}")
+            ordered = [sorted(each, key=str) for each in possible]
+            assert (at, sorted(actual, key=str) in ordered, build, actual, ordered, calls.names) == (
+                at, True, build, actual, ordered, calls.names
+            )  # fmt: skip
+            expected = actual
+
+    def build(self, project: Any, name: str, sql: str) -> Any:
+        write_file(sql, project.project_root, "models", f"{name}.sql")
+        (result,) = run_dbt(["run", "--select", name], expect_pass=None)
+        return result
