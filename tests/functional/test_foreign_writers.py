@@ -138,9 +138,10 @@ class TestHistories:
                 possible = build.results(expected, succeeds)
             actual = rows(project, f"select id, k, n from {table}")
             ordered = [sorted(each, key=str) for each in possible]
-            assert (at, sorted(actual, key=str) in ordered, build, actual, ordered, calls.names) == (
-                at, True, build, actual, ordered, calls.names
-            )  # fmt: skip
+            assert sorted(actual, key=str) in ordered, (
+                f"{at}: {build.foreign_sql} before call {build.call} of {calls.names}\n"
+                f"{build.sql}\nbefore: {expected}\nactual: {actual}\nexpected: {ordered}"
+            )
             expected = actual
 
     def build(self, project: Any, name: str, sql: str) -> Any:
