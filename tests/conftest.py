@@ -25,7 +25,7 @@ settings.load_profile("tests")
 FEW_ROWS: dict[str, dict[str, object]] = {
     "default": {},
     "off": {"small_table_rows": 0},
-    "forced": {"small_table_rows": 1_000_000_000},
+    "forced": {"small_table_rows": 1_000_000},
 }
 ENGINE_HOME = "ICEBERG_STREAM_TEST_ENGINE"
 # The optimizing compiler of Java costs tests more than it gains them, and so do the programs that

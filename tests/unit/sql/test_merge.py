@@ -29,7 +29,7 @@ def test_every_clause() -> None:
         updates=("a", "b`c"),
         update_when=is_changed_sql([("a", "int"), ("m", "map<int,int>")], "t", "s"),
         inserts=("id", "a"),
-        insert_when=as_operand("s.a > 0 or s.b -- comment"),
+        insert_when=as_operand("s.a > 0 or s.b"),
         source_action="delete",
         source_when=as_operand("t.a < 0"),
     )
@@ -57,3 +57,8 @@ def test_keys_that_are_null_match() -> None:
 
 def test_a_row_without_other_columns_never_changes() -> None:
     assert is_changed_sql([], "t", "s") == "false"
+
+
+def test_an_operand_may_end_with_a_comment() -> None:
+    assert as_operand("a or b -- c") == "(a or b -- c\n)"
+    assert as_operand(None) == as_operand("") == ""
