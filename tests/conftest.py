@@ -21,6 +21,12 @@ pytest_plugins = ["dbt.tests.fixtures.project"]
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
 
+# The profile's settings of what dbt's process writes instead of Spark.
+FEW_ROWS: dict[str, dict[str, object]] = {
+    "default": {},
+    "off": {"small_table_rows": 0},
+    "forced": {"small_table_rows": 1_000_000},
+}
 ENGINE_HOME = "ICEBERG_STREAM_TEST_ENGINE"
 # The optimizing compiler of Java costs tests more than it gains them, and so do the programs that
 # Spark writes and compiles for each query. On a cluster it does write them.
@@ -116,6 +122,7 @@ def dbt_profile_target(request: pytest.FixtureRequest, engine_home: Path) -> dic
         "engine_home": str(engine_home),
         "keep_alive": 120,
         "progress": False,
+        **FEW_ROWS[request.config.getoption("--few-rows")],
     }
 
 
@@ -125,4 +132,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("embedded", "connect"),
         default="embedded",
         help="run functional tests on the embedded engine, or on a cluster with a REST catalog",
+    )
+    parser.addoption(
+        "--few-rows",
+        choices=FEW_ROWS,
+        default="default",
+        help="what dbt's process writes itself in functional tests: what is small by default, "
+        "nothing, or all that it can; the results must be the same",
     )

@@ -34,6 +34,14 @@ CASES = {
         "materialized='incremental', unique_key='nowhere'",
         "names `nowhere`, which the model does not return. It returns: id",
     ),
+    "no_update": (
+        "materialized='incremental', unique_key='id', merge_update_columns='nmae'",
+        "`merge_update_columns` of model.test.no_update names `nmae`, which the model does not",
+    ),
+    "no_exclude": (
+        "materialized='incremental', unique_key='ID', merge_exclude_columns=['ID', 'nmae']",
+        "`merge_exclude_columns` of model.test.no_exclude names `nmae`, which the model does not",
+    ),
     "change": (
         "materialized='incremental', on_schema_change='sync'",
         "`on_schema_change` must be one of ignore, fail",

@@ -59,6 +59,32 @@ ON_READ = """
     merge_mode='merge-on-read') }}
 select id, if(id = 3 and {{ is_incremental() }}, 'new', 'old') as v from range(10)
 """
+# Conditions of the user's are one operand each, whatever is in them.
+PREDICATES = """
+{{ config(materialized='incremental', incremental_strategy='STRATEGY', unique_key='id',
+    incremental_predicates=[
+        'DBT_INTERNAL_DEST.id = 1 or DBT_INTERNAL_DEST.id > 100', 'true -- or a comment']) }}
+select id, {{ "'new'" if is_incremental() else "'old'" }} as v from values (1), (2), (3) as t(id)
+{% if is_incremental() %} where id < 3{% endif %}
+"""
+CONDITIONS = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id',
+    matched_condition="DBT_INTERNAL_SOURCE.id = 1 or false -- or a comment",
+    not_matched_condition="DBT_INTERNAL_SOURCE.id = 8 or false -- or a comment",
+    not_matched_by_source_action='delete',
+    not_matched_by_source_condition="DBT_INTERNAL_DEST.id = 3 or false -- or a comment") }}
+{% if is_incremental() %} select id, 'new' as v from values (1), (2), (8), (9) as t(id)
+{% else %} select id, 'old' as v from values (1), (2), (3), (4) as t(id) {% endif %}
+"""
+CAST = """
+{{ config(materialized='incremental', unique_key='id', merge_engine='spark') }}
+select 1 as id, {{ "'" ~ var('v') ~ "'" if var('v', none) else 1 }} as v
+"""
+MISSPELLED = """
+{{ config(materialized='incremental', unique_key='id',
+    merge_update_columns=var('update', none), merge_exclude_columns=var('exclude', none)) }}
+select 1 as id, 'a' as name
+"""
 MAPS = """
 {{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
 select 1 as id, map('k', {{ 2 if is_incremental() else 1 }}) as m
@@ -79,6 +105,11 @@ class TestMerge:
             "some_columns.sql": SOME_COLUMNS,
             "on_read.sql": ON_READ,
             "maps.sql": MAPS,
+            "cast.sql": CAST,
+            "misspelled.sql": MISSPELLED,
+            "merged.sql": PREDICATES.replace("STRATEGY", "merge"),
+            "deleted.sql": PREDICATES.replace("STRATEGY", "delete+insert"),
+            "conditions.sql": CONDITIONS,
         }
 
     @pytest.fixture(scope="class")
@@ -108,6 +139,15 @@ class TestMerge:
         assert snapshot_ids(project, name) == results["before"][name]
         assert results["responses"][name]["rows_affected"] == 0
 
+    @pytest.mark.parametrize("name", ["merged", "deleted"])
+    def test_predicates_with_or(self, project: Any, results: Any, name: str) -> None:
+        actual = rows(project, f"select id, v from {{schema}}.{name} order by id, v")
+        assert actual == [(1, "new"), (2, "new"), (2, "old"), (3, "old")]
+
+    def test_conditions_with_or_and_comments(self, project: Any, results: Any) -> None:
+        actual = rows(project, "select id, v from {schema}.conditions order by id, v")
+        assert actual == [(1, "new"), (2, "old"), (4, "old"), (8, "new")]
+
     def test_quoted_composite_key(self, project: Any, results: Any) -> None:
         assert rows(project, "select * from {schema}.quoted") == [(1, 2, 5)]
 
@@ -125,6 +165,17 @@ class TestMerge:
 
     def test_merge_update_columns(self, project: Any, results: Any) -> None:
         assert rows(project, "select * from {schema}.some_columns") == [(1, 2, 1)]
+
+    def test_an_error_while_rows_are_compared_says_why(self, project: Any, results: Any) -> None:
+        (result,) = run_dbt(["run", "-s", "cast", "--vars", "v: two"], expect_pass=False)
+        assert "[CAST_INVALID_INPUT] The value 'two'" in result.message
+        assert "awaitResult" not in result.message
+
+    @pytest.mark.parametrize("key", ["update", "exclude"])
+    def test_misspelled_columns_of_an_increment(self, project: Any, results: Any, key: str) -> None:
+        arguments = ["run", "--select", "misspelled", "--vars", f"{{{key}: [nmae]}}"]
+        (result,) = run_dbt(arguments, expect_pass=False)
+        assert f"`merge_{key}_columns` of model.test.misspelled names `nmae`" in result.message
 
     def test_copy_on_write_leaves_no_delete_files(self, project: Any, results: Any) -> None:
         assert summary(project, "by_key")["total-delete-files"] == "0"

@@ -31,6 +31,8 @@ ORDERS = "select distinct coalesce(sort_order_id, 0) from lake.{schema}.{name}.f
 def is_embedded(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--method") == "connect":
         pytest.skip("on a cluster Spark appends all increments")
+    if request.config.getoption("--few-rows") == "off":
+        pytest.skip("these tests are of what dbt's process appends")
 
 
 class TestHistories(Histories):

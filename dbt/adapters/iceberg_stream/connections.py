@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
     from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
     from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
+    from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
 
 logger = Logger()
 
@@ -156,6 +157,15 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         from dbt.adapters.iceberg_stream.sessions.small_appends import append_few_rows
 
         return append_few_rows(self.get_thread_connection().handle, name, query, branch)
+
+    def read_set(self, sql: str) -> ReadSet | None:
+        """Return what a statement reads, in the versions of now; None if that is unknown.
+
+        Args:
+            sql: the statement.
+        """
+        handle: Handle = self.get_thread_connection().handle
+        return handle.read_set(handle.prepare(sql))
 
     def discard_session(self) -> None:
         """Keep this thread's session from other nodes, because code of the user may change it."""

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from multiprocessing.context import SpawnContext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dbt.adapters.__about__ import version as base_version
 from dbt.adapters.base import BaseRelation, ConstraintSupport, available
@@ -33,7 +33,6 @@ from dbt.adapters.iceberg_stream.materializations.context import Materialization
 from dbt.adapters.iceberg_stream.materializations.functions import FunctionHooks
 from dbt.adapters.iceberg_stream.materializations.hooks import MaterializationHooks
 from dbt.adapters.iceberg_stream.materializations.model_config import (
-    check_key_columns,
     check_model_config,
 )
 from dbt.adapters.iceberg_stream.materializations.reused_tests import DataTestHooks
@@ -381,10 +380,6 @@ class IcebergStreamAdapter(
             if split_staged(name[1]) is None:
                 self.catalog_of(existing).check_write(name, rows_only)
 
-    @available.parse_none
-    def check_key_columns(self, model: Mapping[str, Any], columns: Iterable[Any]) -> None:
-        check_key_columns(model, [column.name for column in columns])
-
     @available.parse(lambda *a, **k: "append")
     def strategy_of(self, model: Mapping[str, Any]) -> str:
         """Return the strategy of an incremental model."""
@@ -400,35 +395,6 @@ class IcebergStreamAdapter(
                     "update rows, set `unique_key` to the columns that identify one."
                 )
         return strategy
-
-    @available.parse(lambda *a, **k: [])
-    def layout_alterations(self, relation: BaseRelation, layout: Any) -> list[str]:
-        """Return the `alter table` clauses that give a table the layout of its model."""
-        if layout.is_default:
-            return []
-        alterations: list[str] = layout.alterations(
-            self.catalog_of(relation).table(table_name(relation))
-        )
-        if alterations and (branch := getattr(relation, "branch", None)) is not None:
-            logger.info(
-                f"{'.'.join(table_name(relation))} keeps its layout, which is that of all its "
-                f"branches, because this run writes to the branch `{branch}`."
-            )
-            return []
-        return alterations
-
-    @available.parse(lambda *a, **k: False)
-    def is_partitioned(self, relation: BaseRelation) -> bool:
-        table = self.catalog_of(relation).table(table_name(relation))
-        return not table.spec().is_unpartitioned()
-
-    @available.parse(lambda *a, **k: False)
-    def range_is_aligned(self, relation: BaseRelation, column: str, batch_size: str) -> bool:
-        """Return whether a batch of microbatch has only whole partitions."""
-        from dbt.adapters.iceberg_stream.catalog.partition_alignment import range_is_aligned
-
-        table = self.catalog_of(relation).table(table_name(relation))
-        return range_is_aligned(table, column, batch_size)
 
     @available.parse(lambda *a, **k: "")
     def unique_suffix(self) -> str:
@@ -484,15 +450,14 @@ class IcebergStreamAdapter(
             execute=self._execute_statement,
             few_rows=connections.few_rows,
             append_few_rows=connections.append_few_rows,
+            read_set=connections.read_set,
             database_errors=connections.exception_handler,
             check_canceled=connections.refuse_if_canceled,
             after_commit=after_commit,
         )
 
     def _execute_statement(self, sql: str) -> IcebergStreamResponse:
-        response, _ = self.execute(sql)
-        assert isinstance(response, IcebergStreamResponse)
-        return response
+        return cast(IcebergStreamResponse, self.execute(sql)[0])
 
     def _call_hook(self, name: QualifiedName, snapshot_id: int, branch: str | None) -> None:
         """Call `iceberg_stream__on_write`, if the project has such a macro."""

@@ -88,9 +88,9 @@ class Interruption:
         return call
 
 
-def write(lake: IcebergCatalog, name: str, ids: Sequence[int], mode: Mode) -> None:
+def write(lake: IcebergCatalog, name: str, ids: Sequence[int], mode: Mode, **more: Any) -> None:
     rows = pa.table({"id": pa.array(ids, pa.int64())})
-    ingest(lake, ("s", name), rows.to_reader(), mode)
+    ingest(lake, ("s", name), rows.to_reader(), mode, **more)
 
 
 def widened(lake: IcebergCatalog, name: str, ids: Sequence[int]) -> None:

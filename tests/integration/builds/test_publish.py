@@ -30,6 +30,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitStateUnknown,
 )
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import READS_TARGET
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode
 from tests.integration.builds.staged_builds import (
     BUILD,
@@ -151,6 +152,17 @@ def test_other_writers(lake: IcebergCatalog) -> None:
     discard(lake, build)
     assert read(lake, "replaced") == [(1,), (2,), (10,)]
     assert_clean(lake, ["appended", "replaced", "unchanged"])
+
+
+def test_appended_rows_that_were_computed_from_the_table(lake: IcebergCatalog) -> None:
+    """Another writer may have appended the same rows."""
+    write(lake, "appended", [1, 2], Mode.REPLACE)
+    stage_table(lake, ("s", "appended"), BUILD, {})
+    write(lake, staged("appended"), [3], Mode.APPEND, snapshot_properties={READS_TARGET: "true"})
+    write(lake, "appended", [3], Mode.APPEND)
+    with pytest.raises(BuildConflict, match=r"s\.appended has the new snapshot \d+ \(append"):
+        publish_all(lake)
+    assert read(lake, "appended") == [(1,), (2,), (3,)]
 
 
 def test_what_cannot_be_published(lake: IcebergCatalog) -> None:

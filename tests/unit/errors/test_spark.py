@@ -28,6 +28,56 @@ def test_a_failed_task_says_why() -> None:
     assert "The storage refused the credentials" in describe(text)
 
 
+CAST = "[CAST_INVALID_INPUT] The value 'two' of the type STRING cannot be cast to INT."
+
+
+@pytest.mark.parametrize(
+    ("message", "causes", "expected"),
+    [
+        (
+            "Exception thrown in awaitResult: ",
+            [
+                f"java.util.concurrent.ExecutionException: org.apache.spark.SparkX: {CAST}",
+                f"org.apache.spark.SparkNumberFormatException: {CAST}",
+            ],
+            CAST,
+        ),
+        (
+            "Exception thrown in awaitResult: ",
+            ["java.io.FileNotFoundException: File /w/t/data/1.parquet does not exist"],
+            "File /w/t/data/1.parquet does not exist",
+        ),
+        (
+            "Writing job aborted",
+            ["java.lang.NullPointerException"],
+            "Writing job aborted\nCaused by: java.lang.NullPointerException",
+        ),
+        (
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file x.",
+            ["java.io.IOException: not a Parquet file"],
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file x."
+            "\nCaused by: not a Parquet file",
+        ),
+        (
+            "[DIVIDE_BY_ZERO] Division by zero.",
+            ["java.lang.ArithmeticException: / by zero"],
+            "[DIVIDE_BY_ZERO] Division by zero.",
+        ),
+        (
+            "Failed to close: Access Denied",
+            ["a.b.X: Access Denied"],
+            "Failed to close: Access Denied",
+        ),
+    ],
+)
+def test_what_another_error_wraps(message: str, causes: list[str], expected: str) -> None:
+    trace = "\n\nJVM stacktrace:\norg.apache.spark.SparkException\n\tat a.B.c(B.java:1)\n"
+    text = (
+        message + trace + "".join(f"Caused by: {cause}\n\tat a.B(B.java:1)\n" for cause in causes)
+    )
+    assert describe(text) == expected
+
+
 def test_a_refusal_that_comes_as_a_server_error_is_no_doubt() -> None:
     text = (
         "Service failed: 500: 'UPDATE_ENTITY' is not allowed for role 'rita' on content 's.t'\n"

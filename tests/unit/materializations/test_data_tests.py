@@ -80,7 +80,7 @@ def test_row_counts(lake: IcebergCatalog, numbers: list[int]) -> None:
 def test_row_counts_that_metadata_cannot_tell(lake: IcebergCatalog, numbers: list[int]) -> None:
     counted = row_counts(lake, ORDERS, 0.1, None, None, "id > 1")
     assert counted == {
-        name: f"(select count(*) from `lake`.`s`.`t` version as of {number} where id > 1)"
+        name: f"(select count(*) from `lake`.`s`.`t` version as of {number} where (id > 1\n))"
         for name, number in zip(("before", "after"), numbers, strict=True)
     }
     snapshots: list[dict[str, Any]] = []
@@ -103,7 +103,8 @@ def test_closed_rows(lake: IcebergCatalog, numbers: list[int]) -> None:
     compared = closed_rows(lake, ORDERS, None, None, period)
     metadata = lake.load(("s", "t")).metadata  # type: ignore[union-attr]
     seconds = metadata["snapshots"][0]["timestamp-ms"] / 1000
-    where = f"(id > 1 or id = 0) and (`x` < timestamp_seconds({seconds:.3f}) - interval 2 weeks)"
+    end = f"timestamp_seconds({seconds:.3f}) - interval 2 weeks"
+    where = f"(id > 1 or id = 0\n) and (`x` < {end}\n)"
     for name, number in zip(("before", "after"), numbers, strict=True):
         assert compared[name] == (
             "select `id` as `id`, `x` as `x` from `lake`.`s`.`t` "

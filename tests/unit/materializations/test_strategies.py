@@ -7,8 +7,9 @@ from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.errors.wrong_values import misspelled
 from dbt.adapters.iceberg_stream.materializations.model_config import (
-    check_key_columns,
     check_model_config,
+    check_named_columns,
+    names_unknown_updates,
 )
 from dbt.adapters.iceberg_stream.materializations.strategies import (
     OPTIONS,
@@ -67,4 +68,19 @@ def test_one_error_with_all_faults() -> None:
 
 def test_key_columns_are_found_whatever_their_case_or_quotes() -> None:
     model = {"unique_id": "model.p.m", "config": {"unique_key": ["ID", "`the key`"]}}
-    check_key_columns(model, ["id", "the key"])
+    check_named_columns(model, ["id", "the key"], [])
+
+
+@pytest.mark.parametrize("key", ["merge_update_columns", "merge_exclude_columns"])
+@pytest.mark.parametrize("value", ["nmae", ["NAME", "`nmae`"]])
+def test_misspelled_columns_of_a_merge(key: str, value: Any) -> None:
+    config = {"unique_key": "id", key: value}
+    model = {"unique_id": "model.p.m", "config": config}
+    assert names_unknown_updates(model, ["id", "name"])
+    with pytest.raises(CompilationError, match=f"`{key}` of model.p.m names .*nmae"):
+        check_named_columns(model, ["id", "name"], [])
+    # The table may still have a column that the query no longer returns.
+    check_named_columns(model, ["id", "name"], ["id", "nmae"])
+    # Other strategies refuse the options.
+    config["incremental_strategy"] = "delete+insert"
+    check_named_columns(model, ["id", "name"], [])

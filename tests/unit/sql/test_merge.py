@@ -7,6 +7,7 @@ from sqlglot import exp
 
 from dbt.adapters.iceberg_stream.sql.merge import (
     MergeClauses,
+    as_operand,
     is_changed_sql,
     keys_match_sql,
     merge_sql,
@@ -28,9 +29,9 @@ def test_every_clause() -> None:
         updates=("a", "b`c"),
         update_when=is_changed_sql([("a", "int"), ("m", "map<int,int>")], "t", "s"),
         inserts=("id", "a"),
-        insert_when="s.a > 0 or s.b",
+        insert_when=as_operand("s.a > 0 or s.b"),
         source_action="delete",
-        source_when="t.a < 0",
+        source_when=as_operand("t.a < 0"),
     )
     sql = merge_sql("`x`.`t`", "(\nselect 1 -- comment\n)", clauses)
     assert clauses_of(sql) == [
@@ -56,3 +57,8 @@ def test_keys_that_are_null_match() -> None:
 
 def test_a_row_without_other_columns_never_changes() -> None:
     assert is_changed_sql([], "t", "s") == "false"
+
+
+def test_an_operand_may_end_with_a_comment() -> None:
+    assert as_operand("a or b -- c") == "(a or b -- c\n)"
+    assert as_operand(None) == as_operand("") == ""

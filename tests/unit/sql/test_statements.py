@@ -5,6 +5,7 @@ from dbt.adapters.iceberg_stream.sql.statements import (
     dropped_namespace,
     replacing_query,
     split,
+    with_target,
 )
 
 
@@ -79,3 +80,22 @@ def test_replacing_query(sql: str, query: str | None) -> None:
         # Errors name the line and position in the statement.
         assert len(actual) == len(sql) and actual.count("\n") == sql.count("\n")
         assert actual.index(query or "") == sql.index(query or "")
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("insert into a.b select * from a.b", "insert into `x` select * from a.b"),
+        ("INSERT INTO TABLE `a`.`b` (c) select 1", "INSERT INTO TABLE `x` (c) select 1"),
+        (
+            "/* a.b */ merge into l.a.b.branch_q as t using s",
+            "/* a.b */ merge into `x` as t using s",
+        ),
+        (
+            "with a as (select 1) insert overwrite a.b select 1",
+            "with a as (select 1) insert overwrite `x` select 1",
+        ),
+    ],
+)
+def test_statements_with_another_target(sql: str, expected: str) -> None:
+    assert with_target(sql, "`x`") == expected

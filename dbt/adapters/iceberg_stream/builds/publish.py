@@ -67,6 +67,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     iter_manifests,
     read_manifest_list,
 )
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import READS_TARGET
 from dbt.adapters.iceberg_stream.tables.drop import NESSIE, run_drops
 
 logger = Logger()
@@ -479,6 +480,8 @@ def _appended_files(staged: StagedTable) -> list[DataFile] | None:
     current = new.get(staged.metadata.get("current-snapshot-id") or 0)
     operations = {s["summary"]["operation"] for s in new.values()}
     if current is None or operations != {Operation.APPEND.value}:
+        return None
+    if any(READS_TARGET in s["summary"] for s in new.values()):
         return None
     # The snapshots of a replaced table (`create or replace`) do not follow the published ones.
     main = (staged.first_metadata.get("refs") or {}).get(MAIN) or {}

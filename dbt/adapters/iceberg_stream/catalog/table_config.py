@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one_of
-from dbt.adapters.iceberg_stream.sql.quoting import literal
+from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField as IcebergPartitionField
@@ -28,6 +29,7 @@ SORT = re.compile(
 SIZE = re.compile(r"^\s*(\d+)\s*(kb|mb|gb)?\s*$", re.IGNORECASE)
 UNITS = {None: 1, "kb": 2**10, "mb": 2**20, "gb": 2**30}
 MERGE_MODES = ("copy-on-write", "merge-on-read")
+VOID = "void"
 DISTRIBUTIONS = ("none", "hash", "range")
 
 
@@ -48,6 +50,20 @@ class Term:
         if self.width is not None:
             return f"{self.transform}({self.width}, {column})"
         return f"{self.transform}s({column})"
+
+    def value_sql(self, alias: str, catalog: str) -> str:
+        """Return an expression of the term's value, by Iceberg's functions in Spark.
+
+        Args:
+            alias: of the relation that has the column.
+            catalog: a catalog in Spark that has these functions.
+        """
+        column = ".".join(quote(part) for part in (alias, *self.column.split(".")))
+        if self.transform == "identity":
+            return column
+        if self.width is not None:
+            return f"{quote(catalog)}.system.{self.transform}({self.width}, {column})"
+        return f"{quote(catalog)}.system.{self.transform}s({column})"
 
     @property
     def spec_name(self) -> str:
@@ -91,8 +107,56 @@ class TableConfig:
         """Return whether the model configures no layout."""
         return self == TableConfig()
 
+    def spelled(self, names: Iterable[str]) -> TableConfig:
+        """Return the layout with columns in the letter case that they have.
+
+        Args:
+            names: the columns.
+        """
+        spelling = {name.lower(): name for name in names}
+
+        def spell(term: Term) -> Term:
+            head, _, rest = term.column.partition(".")
+            nested = f"{spelling.get(head.lower(), head)}.{rest}" if rest else head
+            return replace(term, column=spelling.get(term.column.lower(), nested))
+
+        partition_by, sort_order = self.partition_by, self.sort_order
+        return replace(
+            self,
+            partition_by=None if partition_by is None else tuple(map(spell, partition_by)),
+            sort_order=None
+            if sort_order is None
+            else tuple(replace(field, term=spell(field.term)) for field in sort_order),
+        )
+
     def alterations(self, table: Table) -> list[str]:
-        """Return the `alter table` clauses that give an existing table this layout."""
+        """Return the `alter table` clauses that give an existing table this layout.
+
+        Raises:
+            CatalogError: a new partition field is of a column that the table does not have, or
+                that cannot have its transform. Checked here, because the clauses are run one by
+                one.
+        """
+        return self.spelled(table.schema().column_names)._alterations(table)
+
+    def without_columns(self, columns: Sequence[str]) -> TableConfig:
+        """Return the layout without the partition fields of some columns."""
+        if not columns:
+            return self
+        kept = [t for t in self.partition_by or () if t.column.split(".")[0] not in columns]
+        return replace(self, partition_by=tuple(kept))
+
+    def missing_columns(self, names: Iterable[str]) -> list[str]:
+        """Return the columns of partition fields that are not among others.
+
+        Args:
+            names: the other columns.
+        """
+        known = {name.lower() for name in names}
+        heads = [term.column.split(".")[0] for term in self.partition_by or ()]
+        return [name for name in heads if name.lower() not in known]
+
+    def _alterations(self, table: Table) -> list[str]:
         clauses = [*self._partition_changes(table)]
         if self.sort_order is not None and self.sort_order != _sort_order(table):
             clauses.append(self.write_order)
@@ -139,15 +203,41 @@ class TableConfig:
     def _partition_changes(self, table: Table) -> list[str]:
         if self.partition_by is None:
             return []
-        current = [_as_term(table, f) for f in table.spec().fields]
+        # Format version 1 keeps dropped fields as `void` (spec, "Partition Evolution").
+        current = partition_terms(table)
         if current == list(self.partition_by):
             return []
         dropped = [t for t in current if t not in self.partition_by]
         added = [t for t in self.partition_by if t not in current]
+        for term in added:
+            _require_partitionable(table, term)
         return [
             *(f"drop partition field {t.sql}" for t in dropped),
             *(f"add partition field {t.sql}" for t in added),
         ]
+
+
+def partition_fields(table: Table) -> list[IcebergPartitionField]:
+    """Return the fields by which a table is partitioned now, without those that were dropped."""
+    return [field for field in table.spec().fields if str(field.transform) != VOID]
+
+
+def _require_partitionable(table: Table, term: Term) -> None:
+    from pyiceberg.transforms import parse_transform
+
+    name = ".".join(table.name())
+    columns = ", ".join(f"`{field.name}`" for field in table.schema().fields)
+    if term.column not in table.schema().column_names:
+        raise CatalogError(
+            f"`partition_by` names `{term.column}`, which {name} does not have. It has {columns}. "
+            "Nothing was changed. Correct `partition_by`."
+        )
+    kind = table.schema().find_type(term.column)
+    if not parse_transform(term.spec_name).can_transform(kind):
+        raise CatalogError(
+            f"`partition_by` has {term.sql}, but `{term.column}` of {name} is {kind}, which has no "
+            f"transform {term.transform}. Nothing was changed. Correct `partition_by`."
+        )
 
 
 def parse_table_config(config: Mapping[str, Any]) -> tuple[TableConfig, list[str]]:
@@ -264,6 +354,11 @@ def _text(value: Any) -> str:
 
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def partition_terms(table: Table) -> list[Term]:
+    """Return the terms by which a table is partitioned now."""
+    return [_as_term(table, field) for field in partition_fields(table)]
 
 
 def _as_term(table: Table, partition_field: IcebergPartitionField) -> Term:

@@ -31,6 +31,7 @@ from dbt.adapters.iceberg_stream.diff.partitions import MEMORY, Partitions
 from dbt.adapters.iceberg_stream.diff.reader import RowReader
 from dbt.adapters.iceberg_stream.diff.schemas import Columns, compared_columns, schema_changes
 from dbt.adapters.iceberg_stream.diff.version import TableVersion, find_versions
+from dbt.adapters.iceberg_stream.engines.python_values import python_values
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 
@@ -242,7 +243,7 @@ class _Comparison:
     def _rows(self, rows: RowSet, positions: Rows) -> list[Row]:
         indices = pa.array(positions)
         values = [
-            self._with_type(column.take(indices), kind).to_pylist()
+            python_values(self._with_type(column.take(indices), kind))
             for column, kind in zip(rows.columns, self._types, strict=True)
         ]
         names = self._columns.names

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dbt.adapters.iceberg_stream.engines.interpretation import MOST_SECONDS, TimeLimit
+from dbt.adapters.iceberg_stream.engines.python_values import python_values
 from dbt.adapters.iceberg_stream.engines.server_session import ServerSession
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
 from dbt.adapters.iceberg_stream.sql.selects import parse_select_chain
@@ -331,5 +332,5 @@ def _observations(views: Mapping[str, DataFrame]) -> dict[str, Observation]:
 
 def as_rows(table: Any) -> list[tuple[Any, ...]]:
     """Convert an Arrow table to tuples of Python values."""
-    columns = [column.to_pylist() for column in table.columns]
+    columns = [python_values(column) for column in table.columns]
     return list(zip(*columns, strict=True)) if columns else []

@@ -18,9 +18,13 @@ CANCELED = "OPERATION_CANCELED"
 STACK = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\().*", re.DOTALL)
 # Spark adds the query's plan to errors of analysis.
 PLAN = re.compile(r"(; line \d+ pos \d+);?\n.*", re.DOTALL)
-# Spark's error of a failed task lists its causes; the last one is the root cause.
+# An error lists its causes; the last one is the root cause.
 CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 CAUSE_LENGTH = 300
+# What Spark says of an error in another thread or task, and nothing else.
+WRAPPER = re.compile(r"Exception thrown in awaitResult:?\s*\Z")
+# An error condition of Spark says all, unless it is about a task or a file.
+COMPLETE = re.compile(r"\[(?!\w*(FAILED|ABORTED))[A-Z0-9_.]+\]")
 # The adapter's own exception in a task says all: the traceback before it does not help.
 OWN_EXCEPTION = re.compile(
     r"\A.*^dbt\.adapters\.iceberg_stream\.[\w.]+: ", re.DOTALL | re.MULTILINE
@@ -305,15 +309,24 @@ def describe(text: str) -> str:
     text = without_secrets(text)
     message = JAVA_CLASS.sub("", PLAN.sub(r"\1", STACK.sub("", text)).strip())
     message = OWN_EXCEPTION.sub("", message)
-    causes = CAUSE.findall(text)
-    if message.startswith("Job aborted") and causes:
-        message += f"\nCaused by: {JAVA_CLASS.sub('', causes[-1])[:CAUSE_LENGTH]}"
+    message = _with_cause(message, text)
     if re.search(FORBIDDEN, message):
         message = STATE_UNKNOWN_SUFFIX.sub("", message)
     for pattern, advice in ADVICE:
         if re.search(pattern, text):
             return f"{message}\n{advice}"
     return message
+
+
+def _with_cause(message: str, text: str) -> str:
+    """Return a message with the root cause that the text of its error names, if it lacks it."""
+    causes = [cause for cause in CAUSE.findall(text) if cause not in message]
+    if not causes or COMPLETE.match(message) or COMMIT_STATE_UNKNOWN in message:
+        return message
+    cause = (JAVA_CLASS.sub("", causes[-1]) or causes[-1])[:CAUSE_LENGTH]
+    if cause in message:
+        return message
+    return cause if WRAPPER.match(message) else f"{message}\nCaused by: {cause}"
 
 
 def _details(error: object) -> str:

@@ -21,6 +21,7 @@ from dbt.adapters.iceberg_stream.diff.version import (
 )
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
 from dbt.adapters.iceberg_stream.relation import table_name
+from dbt.adapters.iceberg_stream.sql.merge import as_operand
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.summary.row_drop import is_share
 from dbt.adapters.iceberg_stream.tables.commit.outcome import count_rows
@@ -118,7 +119,7 @@ def closed_rows(
         # Later rows could still change after the earlier version.
         end = f"timestamp_seconds({before.time.timestamp():.3f}) - interval {closed[1]}"
         conditions.append(f"{closed[0]} < {end}")
-    where = " where " + " and ".join(f"({c})" for c in conditions) if conditions else ""
+    where = " where " + " and ".join(map(as_operand, conditions)) if conditions else ""
     pairs = list(_columns(before, after, excluded))
     return {
         name: f"select {', '.join(columns)} from {_sql(catalog, version)}{where}"
@@ -179,7 +180,7 @@ def _count(catalog: IcebergCatalog, version: TableVersion, where: str | None) ->
         rows = count_rows(summary)
         if rows is not None:
             return str(rows)
-    condition = f" where {where}" if where else ""
+    condition = f" where {as_operand(where)}" if where else ""
     return f"(select count(*) from {_sql(catalog, version)}{condition})"
 
 

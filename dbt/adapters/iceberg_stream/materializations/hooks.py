@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.base import BaseRelation, Column, available
 from dbt.adapters.base.meta import AdapterMeta
+from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
+from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
-from dbt.adapters.iceberg_stream.sql.merge import is_changed_sql
+from dbt.adapters.iceberg_stream.sql.merge import as_operand, is_changed_sql
 
 if TYPE_CHECKING:
     import agate
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
     from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
+    from dbt.adapters.iceberg_stream.materializations.partitions import Partitions
     from dbt.adapters.iceberg_stream.relation import IcebergStreamRelation
+
+logger = Logger()
 
 
 class MaterializationHooks(metaclass=AdapterMeta):
@@ -120,6 +126,109 @@ class MaterializationHooks(metaclass=AdapterMeta):
         from dbt.adapters.iceberg_stream.materializations.merge import spark_merge_sql
 
         return spark_merge_sql(relation, staging, [column.name for column in columns], plan)
+
+    @available.parse(lambda self, layout, *a: layout)
+    def spell_layout(self, layout: TableConfig, select: str, header: str | None) -> TableConfig:
+        """Return a layout with the columns in the letter case that a model's query gives them."""
+        # The header's functions are created with the table.
+        if header or not (layout.partition_by or layout.sort_order):
+            return layout
+        return layout.spelled(column.name for column in self.get_column_schema_from_query(select))
+
+    @available.parse(lambda *a, **k: [])
+    def layout_alterations(
+        self, relation: IcebergStreamRelation, layout: TableConfig, follows: bool
+    ) -> list[str]:
+        """Return the `alter table` clauses that give a table the layout of its model.
+
+        Args:
+            relation: the table.
+            layout: the layout.
+            follows: whether columns that are missing come with the increment.
+        """
+        if layout.is_default:
+            return []
+        table = self.catalog_of(relation).table(table_name(relation))
+        missing = layout.missing_columns(table.schema().column_names) if follows else []
+        alterations = layout.without_columns(missing).alterations(table)
+        if alterations and relation.branch is not None:
+            logger.info(
+                f"{'.'.join(table_name(relation))} keeps its layout, which is that of all its "
+                f"branches, because this run writes to the branch `{relation.branch}`."
+            )
+            return []
+        return alterations
+
+    def _partitions(self, relation: IcebergStreamRelation) -> Partitions:
+        from dbt.adapters.iceberg_stream.materializations.partitions import Partitions
+
+        return Partitions(self.catalog_of(relation), table_name(relation), relation.branch)
+
+    @available.parse(lambda *a, **k: False)
+    def is_partitioned(self, relation: IcebergStreamRelation) -> bool:
+        """Return whether new files of a table are partitioned."""
+        return self._partitions(relation).is_partitioned
+
+    @available.parse(lambda *a, **k: [])
+    def partitions_replaced_by(
+        self, relation: IcebergStreamRelation, source: str, target: str
+    ) -> list[tuple[str, str]]:
+        """Return what is equal in rows of one partition, if files have an earlier layout."""
+        return self._partitions(relation).replaced_by(source, target)
+
+    @available.parse(lambda *a, **k: False)
+    def range_is_aligned(
+        self, relation: IcebergStreamRelation, column: str, batch_size: str
+    ) -> bool:
+        """Return whether a batch of microbatch is a set of whole files."""
+        return self._partitions(relation).range_is_aligned(column, batch_size)
+
+    @available.parse_none
+    def refuse_partition_columns(
+        self, relation: IcebergStreamRelation, removed: Sequence[Column]
+    ) -> None:
+        """Refuse to drop columns of the partition spec: Iceberg could not read the table.
+
+        Raises:
+            CompilationError: one of the columns has a partition field.
+        """
+        if names := self._partitions(relation).fields_of([column.name for column in removed]):
+            raise CompilationError(
+                f"`{names[0]}` of {relation} cannot be dropped: it partitions the table, or did so "
+                "in format version 1, which keeps such fields. Nothing was changed. Set "
+                "`partition_by` to other columns; in format version 1, select the column again, or "
+                "drop the table and build it with `format_version: 2`."
+            )
+
+    @available.parse_none
+    def check_named_columns(
+        self, model: Mapping[str, Any], returned: Sequence[Column], of_table: Sequence[Column]
+    ) -> None:
+        """Check that the columns that a model's config names exist."""
+        from dbt.adapters.iceberg_stream.materializations.model_config import check_named_columns
+
+        check_named_columns(model, [c.name for c in returned], [c.name for c in of_table])
+
+    @available.parse(lambda *a: False)
+    def names_unknown_updates(self, model: Mapping[str, Any], of_table: Sequence[Column]) -> bool:
+        """Return whether a model chooses updates of columns that its table does not have."""
+        from dbt.adapters.iceberg_stream.materializations.model_config import names_unknown_updates
+
+        return names_unknown_updates(model, [c.name for c in of_table])
+
+    @available.parse(lambda *a: {})
+    @staticmethod
+    def schema_changes(new: Sequence[Column], old: Sequence[Column]) -> dict[str, Any]:
+        """Return how the columns of an increment differ from those of its table."""
+        from dbt.adapters.iceberg_stream.materializations.schema_changes import schema_changes
+
+        return schema_changes(new, old)
+
+    @available.parse(lambda condition: "")
+    @staticmethod
+    def as_operand(condition: str | None) -> str:
+        """Return a condition of the user's in parentheses; empty for none."""
+        return as_operand(condition)
 
     @available.parse_none
     def change_rows(

@@ -22,6 +22,7 @@ from dbt.adapters.iceberg_stream.sql.merge import (
     merge_sql,
 )
 from dbt.adapters.iceberg_stream.sql.statements import split
+from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     new_write_id,
     snapshot_properties,
@@ -242,7 +243,9 @@ def _merge(
 ) -> MergeResult:
     """Merge the rows of a query, or of a stream that has them."""
     name, write_id = table_name(relation), new_write_id()
+    qualified = context.catalogs.qualified(context.catalog.name, name)
     with context.database_errors(f"merge into {relation}"):
+        read_check = ReadCheck(context.catalogs, qualified, context.read_set(query))
         # On a cluster, Spark is closer to the files than this process.
         runner = in_tasks(context.session().map_in_arrow) if context.is_remote else in_threads
         try:
@@ -256,6 +259,7 @@ def _merge(
                 snapshot_properties(write_id, context.principal),
                 runner,
                 getattr(relation, "branch", None),
+                read_check,
             )
         except DuplicateKeys:
             return MergeResult(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dbt_common.exceptions import CompilationError
@@ -16,10 +16,12 @@ from dbt.adapters.iceberg_stream.materializations.other_adapters import translat
 from dbt.adapters.iceberg_stream.materializations.strategies import (
     OPTIONS,
     incremental_errors,
+    strategy_of,
 )
 from dbt.adapters.iceberg_stream.materializations.tag import parse_tag
 from dbt.adapters.iceberg_stream.summary.row_drop import row_drop_errors
 
+UPDATE_CHOICES = ("merge_update_columns", "merge_exclude_columns")
 READ_DELETES = ("spark", "once", "auto")
 
 GRANTS_REFUSED = (
@@ -82,23 +84,50 @@ def _maintenance_errors(config: Mapping[str, Any]) -> list[str]:
     return errors
 
 
-def check_key_columns(model: Mapping[str, Any], columns: list[str]) -> None:
-    """Check that the model's query returns the columns of its unique_key.
+def check_named_columns(
+    model: Mapping[str, Any], returned: Sequence[str], of_table: Sequence[str]
+) -> None:
+    """Check that the columns that a model's config names exist.
 
     Args:
         model: the model's node in dbt's graph.
-        columns: the columns that the query returns.
+        returned: the columns that the query returns.
+        of_table: the columns of the table, if it exists.
 
     Raises:
-        CompilationError: the query lacks a column of the key.
+        CompilationError: the query lacks a column of the key, or a column whose updates the config
+            chooses is in neither the query nor the table.
     """
-    key = model["config"].get("unique_key")
-    keys = [key] if isinstance(key, str) else list(key or [])
-    returned = {column.lower() for column in columns}
-    missing = [k for k in keys if k.strip("`").lower() not in returned]
-    if missing:
+    _require_columns(model, "unique_key", returned)
+    if strategy_of(model["config"]) == "merge":
+        for key in UPDATE_CHOICES:
+            _require_columns(model, key, returned, of_table)
+
+
+def names_unknown_updates(model: Mapping[str, Any], of_table: Sequence[str]) -> bool:
+    """Return whether a model's config chooses updates of columns that its table does not have.
+
+    Args:
+        model: the model's node in dbt's graph.
+        of_table: the columns of the table.
+    """
+    return any(_missing(model, key, of_table) for key in UPDATE_CHOICES)
+
+
+def _require_columns(
+    model: Mapping[str, Any], key: str, returned: Sequence[str], of_table: Sequence[str] = ()
+) -> None:
+    if missing := _missing(model, key, (*returned, *of_table)):
         raise CompilationError(
-            f"`unique_key` of {model['unique_id']} names {', '.join(f'`{k}`' for k in missing)}, "
-            f"which the model does not return. It returns: {', '.join(columns)}. Add the column to "
-            "the query, or correct `unique_key`."
+            f"`{key}` of {model['unique_id']} names {', '.join(f'`{name}`' for name in missing)}, "
+            f"which the model does not return. It returns: {', '.join(returned)}. Add the column "
+            f"to the query, or correct `{key}`."
         )
+
+
+def _missing(model: Mapping[str, Any], key: str, columns: Sequence[str]) -> list[str]:
+    """Return the columns that a config names and that are not among others, in any letter case."""
+    value = model["config"].get(key)
+    names = [value] if isinstance(value, str) else list(value or [])
+    known = {column.lower() for column in columns}
+    return [name for name in names if name.strip("`").lower() not in known]

@@ -12,7 +12,7 @@ from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
 from dbt.adapters.iceberg_stream.sessions.write import Write
-from dbt.adapters.iceberg_stream.sql.queries import temporary_view
+from dbt.adapters.iceberg_stream.sql.queries import TemporaryView, temporary_view
 from dbt.adapters.iceberg_stream.sql.statements import (
     Statement,
     classify,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
     from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
+    from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
 
 VIEW_VERBS = {"create", "cache"}
 QUERY_VERBS = {"select", "with", "values"}
@@ -99,15 +100,24 @@ class Cursor:
                 write.run(sql)
             finally:
                 self.outcome = write.outcome
+            if write.target is not None:
+                alters = self._statement.verb == "alter" and not self._statement.on_view
+                self._handle.on_write(write.target, rows_changed=not alters)
         elif self._statement.verb in QUERY_VERBS:
             self._table, self._from_cache = self._handle.query(sql)
         else:
+            view = temporary_view(sql) if self._statement.verb in VIEW_VERBS else None
+            before = self._handle.read_set_of(view.reads) if view and view.is_cached else None
             self._relation = self._handle.session.run(sql)
-            self._record_view(sql)
+            if view is not None:
+                self._record_view(view, before)
 
-    def _record_view(self, sql: str) -> None:
-        if self._statement.verb in VIEW_VERBS and (view := temporary_view(sql)) is not None:
-            self._handle.views[view.name.lower()] = view.reads
+    def _record_view(self, view: TemporaryView, before: ReadSet | None) -> None:
+        handle, name = self._handle, view.name.lower()
+        handle.views[name] = view.reads
+        handle.cached.pop(name, None)
+        if view.is_cached:
+            handle.cached[name] = before
 
     def response(self) -> IcebergStreamResponse:
         """Return the outcome, for the status line and run_results.json."""

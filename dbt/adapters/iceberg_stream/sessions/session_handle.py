@@ -17,12 +17,13 @@ from dbt.adapters.iceberg_stream.sessions.information_schema import InformationS
 from dbt.adapters.iceberg_stream.sessions.merges import Merges
 from dbt.adapters.iceberg_stream.sessions.session_results import SessionResults
 from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
-from dbt.adapters.iceberg_stream.sql.queries import Reads
+from dbt.adapters.iceberg_stream.sql.queries import Reads, reads
+from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet, capture_read_set
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
+    from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
     from dbt.adapters.iceberg_stream.catalog.identity.renewal import Renewal
     from dbt.adapters.iceberg_stream.sessions.external_sources import ExternalSources
     from dbt.adapters.iceberg_stream.sessions.function_definition import Definition
@@ -78,6 +79,8 @@ class SessionHandle:
         self.canceled = False
         # What each temporary view of this session reads; None if unknown.
         self.views: dict[str, Reads | None] = {}
+        # What the cached ones among them had read when they were cached; None if unknown.
+        self.cached: dict[str, ReadSet | None] = {}
         self._ended = threading.Event()
         self._on_close = on_close
         self._on_lost = on_lost
@@ -206,6 +209,49 @@ class SessionHandle:
                 )
                 self._registered[signature.name] = definition
         return prepared.sql
+
+    def read_set(self, sql: str) -> ReadSet | None:
+        """Return what a statement reads, in the versions of now; None if that is unknown.
+
+        Views that are cached keep the rows, and have the versions, of the time when they were.
+
+        Args:
+            sql: the statement.
+        """
+        return self.read_set_of(reads(sql))
+
+    def read_set_of(self, read: Reads | None) -> ReadSet | None:
+        """Return the read set of a statement that is parsed.
+
+        Args:
+            read: the relations that it reads; None if unknown.
+        """
+        return capture_read_set(self.catalogs, read, self.views, cached=self.cached)
+
+    def is_cached(self, sql: str, table: QualifiedName) -> bool:
+        """Return whether a statement reads a cached view of a table.
+
+        Args:
+            sql: the statement.
+            table: the table.
+        """
+        read = reads(sql)
+        views = [parts[0].lower() for parts in read.relations if len(parts) == 1] if read else []
+        read_sets = [self.cached.get(view) for view in views]
+        return any(table in read_set.versions for read_set in read_sets if read_set)
+
+    def on_write(self, table: QualifiedName, rows_changed: bool) -> None:
+        """Note that this session changed a table: Spark computes its cached views again.
+
+        Args:
+            table: the table.
+            rows_changed: whether rows may have changed; otherwise only columns or properties.
+        """
+        for view, read_set in self.cached.items():
+            if read_set is not None and table in read_set.versions:
+                metadata = None if rows_changed else self.catalogs.metadata(table, history=False)
+                kept = None if metadata is None else read_set.with_schema(table, metadata)
+                self.cached[view] = kept
 
     def drop_relations(self, namespace: Sequence[str]) -> None:
         """Drop the tables and views of a namespace, unless it is in no catalog of the profile.

@@ -13,13 +13,17 @@ from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
 from dbt.adapters.iceberg_stream.sessions.small_tables import LeftToSpark, SmallTables
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
+from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
+    READS_TARGET,
     new_write_id,
     snapshot_properties,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
 
 logger = Logger()
 
@@ -48,10 +52,13 @@ def append_few_rows(
     handle.refuse_if_canceled()
     try:
         metadata = _appendable(tables, name, branch or MAIN)
-        rows = None if metadata is None else handle.few_rows(query)
-        if metadata is None or rows is None:
+        if metadata is None:
             return None
-        return _append(handle, tables, name, metadata, rows, branch)
+        read_set = handle.read_set(query)
+        rows = handle.few_rows(query)
+        if rows is None:
+            return None
+        return _append(handle, tables, name, metadata, rows, branch, read_set)
     except CatalogError as error:
         raise StatementError(str(error)) from error
 
@@ -76,6 +83,7 @@ def _append(
     metadata: Metadata,
     rows: pa.Table,
     branch: str | None,
+    read_set: ReadSet | None,
 ) -> Outcome | None:
     import pyarrow as pa
 
@@ -87,6 +95,9 @@ def _append(
 
     catalog, table = tables.catalogs.split(name)
     properties = snapshot_properties(new_write_id(), handle.principal_of(catalog.name))
+    check = ReadCheck(tables.catalogs, name, read_set)
+    if check.reads_target:
+        properties[READS_TARGET] = "true"
 
     def check_base(base: Metadata | None) -> None:
         if base is None or base["current-schema-id"] != metadata["current-schema-id"]:
@@ -105,6 +116,7 @@ def _append(
             snapshot_properties=properties,
             check_base=check_base,
             confirm=handle.refuse_if_canceled,
+            check_attempt=check.check_attempt,
             branch=branch or MAIN,
         )
     except LeftToSpark:

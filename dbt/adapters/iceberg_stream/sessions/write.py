@@ -21,7 +21,6 @@ from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sessions.missing_columns import explain_missing_column
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
-from dbt.adapters.iceberg_stream.sql.queries import reads
 from dbt.adapters.iceberg_stream.sql.statements import Statement
 from dbt.adapters.iceberg_stream.tables.commit.commit_state import resolve
 from dbt.adapters.iceberg_stream.tables.commit.outcome import (
@@ -29,7 +28,7 @@ from dbt.adapters.iceberg_stream.tables.commit.outcome import (
     find_file_delete,
     find_outcome,
 )
-from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
+from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     PRINCIPAL,
     new_write_id,
@@ -93,11 +92,15 @@ class Write:
             properties.setdefault(PRINCIPAL, "")
         if self._replace_small_table(sql, properties):
             return
+        read_set = None if self._rebuilds else self.handle.read_set(sql)
         self.handle.session.configure(spark_settings(properties))
         find = self._find_outcome(write_id)
+        if self._write_from_target(sql, read_set, write_id):
+            self.outcome = self._committed(find)
+            return
         try:
             with self._turn():
-                self._run_write(sql)
+                self._run_write(sql, read_set)
         except StatementError as error:
             if not error.commit_state_unknown or not self._commits_snapshot():
                 if self.target is not None and self.statement.verb in INSERTING_VERBS:
@@ -116,6 +119,24 @@ class Write:
             return
         if self._commits_snapshot():
             self.outcome = self._committed(find)
+
+    @property
+    def _rebuilds(self) -> bool:
+        return self.statement.verb in REBUILDS
+
+    def _write_from_target(self, sql: str, read_set: ReadSet | None, write_id: str) -> bool:
+        """Run a statement whose rows are computed from its target; return whether it was run."""
+        if self.target is None or read_set is None or self.target not in read_set.versions:
+            return False
+        # Of rows that are read while it runs, Spark's MERGE knows which others change.
+        if self.statement.verb != "insert" and not self.handle.is_cached(sql, self.target):
+            return False
+        from dbt.adapters.iceberg_stream.sessions.self_reading import write_from_target
+
+        with self._turn():
+            return write_from_target(
+                self.handle, sql, self.target, self.statement.branch, read_set, write_id
+            )
 
     def _replace_small_table(self, sql: str, properties: Mapping[str, str]) -> bool:
         """Run a statement that replaces a small table, if it is one; return whether it was run."""
@@ -172,11 +193,9 @@ class Write:
             return nullcontext()
         return self.handle.merges.turn(self.target)
 
-    def _run_write(self, sql: str) -> None:
+    def _run_write(self, sql: str, read_set: ReadSet | None) -> None:
         """Run a write; retry after a conflict while its read set has not changed."""
-        handle, catalogs = self.handle, self.handle.catalogs
-        rebuilds = self.statement.verb in REBUILDS
-        read_set = None if rebuilds else capture_read_set(catalogs, reads(sql), handle.views)
+        handle, catalogs, rebuilds = self.handle, self.handle.catalogs, self._rebuilds
 
         def may_retry(error: BaseException) -> bool:
             if not isinstance(error, StatementError):

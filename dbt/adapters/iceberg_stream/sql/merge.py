@@ -16,13 +16,13 @@ class MergeClauses:
         on: the condition for a match.
         target, source: aliases of the table and of the new rows.
         updates: columns that a matched row gets from the source.
-        update_when: condition for updates; empty to update all matched rows.
+        update_when: condition for updates, as an operand; empty to update all matched rows.
         deletes: whether matched rows are deleted instead of updated.
         inserts: columns to insert of rows without a match; none for no insert.
-        insert_when: condition for inserts; empty to insert all rows without a match.
+        insert_when: condition for inserts, as an operand; empty to insert all rows without a match.
         source_action: the action for rows of the table without a match, `delete` or
             `update set …`; empty for none.
-        source_when: condition for that action; empty for all these rows.
+        source_when: condition for that action, as an operand; empty for all these rows.
     """
 
     on: str
@@ -59,12 +59,24 @@ def merge_sql(target: str, source: str, clauses: MergeClauses) -> str:
     if clauses.inserts:
         names = ", ".join(map(quote, clauses.inserts))
         values = ", ".join(f"{clauses.source}.{quote(name)}" for name in clauses.inserts)
-        condition = f" and ({clauses.insert_when})" if clauses.insert_when else ""
+        condition = f" and {clauses.insert_when}" if clauses.insert_when else ""
         lines.append(f"when not matched{condition} then insert ({names}) values ({values})")
     if clauses.source_action:
-        condition = f" and ({clauses.source_when})" if clauses.source_when else ""
+        condition = f" and {clauses.source_when}" if clauses.source_when else ""
         lines.append(f"when not matched by source{condition} then {clauses.source_action}")
     return "\n".join(lines)
+
+
+def as_operand(condition: str | None) -> str:
+    """Return a condition of the user's in parentheses, so that it can be one operand of others.
+
+    Args:
+        condition: SQL, which may end with a comment; None or empty for no condition.
+
+    Returns:
+        The operand; empty for no condition.
+    """
+    return f"({condition}\n)" if condition else ""
 
 
 def is_changed_sql(columns: Iterable[tuple[str, str]], target: str, source: str) -> str:

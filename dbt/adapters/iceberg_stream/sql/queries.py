@@ -37,10 +37,12 @@ class TemporaryView:
     Attributes:
         name: its name.
         reads: what it reads; None if unknown.
+        is_cached: whether it keeps the rows that it has now.
     """
 
     name: str
     reads: Reads | None
+    is_cached: bool = False
 
 
 # Many models read the same view, whose text is parsed once.
@@ -113,7 +115,8 @@ def temporary_view(sql: str) -> TemporaryView | None:
     tree = _parse(sql)
     if isinstance(tree, exp.Cache):
         body = tree.expression
-        return TemporaryView(tree.this.name, _in(body) if isinstance(body, exp.Expr) else None)
+        read = _in(body) if isinstance(body, exp.Expr) else None
+        return TemporaryView(tree.this.name, read, is_cached=True)
     if isinstance(tree, exp.Create) and tree.kind == "VIEW":
         if tree.find(exp.TemporaryProperty) is None:
             return None

@@ -138,18 +138,34 @@ def _defines_relation(words: list[str]) -> bool:
     return "table" in words or "view" in words
 
 
+def with_target(sql: str, target: str) -> str:
+    """Return a statement that writes to another relation.
+
+    Args:
+        sql: a statement with a target.
+        target: the relation, as SQL.
+    """
+    tokens = Spark().tokenize(sql)
+    parts = _name_tokens(tokens, (_main_verb(tokens) or 0) + 1)
+    return f"{sql[: parts[0].start]}{target}{sql[parts[-1].end + 1 :]}"
+
+
 def _name(tokens: list[Token], index: int) -> tuple[str, ...]:
+    return tuple(token.text for token in _name_tokens(tokens, index))
+
+
+def _name_tokens(tokens: list[Token], index: int) -> list[Token]:
     while index < len(tokens) and tokens[index].text.lower() in FILLERS:
         if tokens[index].token_type == TokenType.IDENTIFIER:
             break
         index += 1
-    parts: list[str] = []
+    parts: list[Token] = []
     while index < len(tokens):
-        parts.append(tokens[index].text)
+        parts.append(tokens[index])
         if index + 2 >= len(tokens) or tokens[index + 1].token_type != TokenType.DOT:
             break
         index += 2
-    return tuple(parts)
+    return parts
 
 
 def split(sql: str) -> list[str]:

@@ -190,3 +190,22 @@ def test_several_catalogs() -> None:
     assert actual.changed(catalogs) == ("north", "s", "a")
     # Spark reads the first of two parts as a catalog, and so does not find a namespace of its name.
     assert capture_read_set(catalogs, reads("select * from north.a"), {}) is None
+
+
+def test_cached_views_keep_the_versions_of_their_rows() -> None:
+    catalog = Catalog(a=table(1), b=table(5, uuid="u"))
+    catalogs, views = one_catalog(catalog), {"new": reads("select * from s.a")}  # type: ignore[arg-type]
+    cached = {"new": capture_read_set(catalogs, views["new"], {})}
+    catalog.relations["s", "a"] = table(2)
+    sql = reads("select * from NEW join s.b")
+    actual = capture_read_set(catalogs, sql, views, cached=cached)
+    assert actual is not None
+    assert actual.versions == {("s", "a"): ("t", 1, 0, 5), ("s", "b"): ("u", 5, 0, 5)}
+    assert actual.changed(catalogs) == ("s", "a")
+    assert actual.has_changed(("s", "a"), None)
+    assert not actual.has_changed(("s", "other"), None)
+    # The reader's own change of the columns changes no row, and hides no other writer's.
+    widened = table(1, schema=1)
+    assert not actual.with_schema(("s", "a"), widened).has_changed(("s", "a"), widened)
+    assert actual.with_schema(("s", "a"), table(2, schema=1)).changed(catalogs) == ("s", "a")
+    assert capture_read_set(catalogs, sql, views, cached={"new": None}) is None

@@ -88,6 +88,14 @@ def bounds(file: DataFile, kind: iceberg.IcebergType) -> tuple[Any, Any]:
     return tuple(v.bytes if isinstance(v, uuid.UUID) else v for v in actual)  # type: ignore[return-value]
 
 
+def test_text_that_is_not_utf_8_has_counts_and_no_bounds(lake: IcebergCatalog) -> None:
+    stored = pa.array([b"a", None, b"\xff"], pa.binary())
+    texts = pa.Array.from_buffers(pa.string(), 3, stored.buffers(), 1)
+    file = described(lake, iceberg.StringType(), pa.table({"v": texts}))
+    assert bounds(file, iceberg.StringType()) == (None, None)
+    assert (file.value_counts[1], file.null_value_counts[1]) == (3, 1)
+
+
 @pytest.mark.parametrize("name", EXACT)
 def test_bounds_are_the_least_and_the_greatest_value(lake: IcebergCatalog, name: str) -> None:
     kind, values, expected = EXACT[name]

@@ -10,6 +10,7 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg import types as iceberg
@@ -30,12 +31,15 @@ from pyiceberg.transforms import (
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_key, split
 from tests.unit.local_tables import NAME, insert, live, make_table, rows, write
 
 MICROS = iceberg.TimestampType(), iceberg.TimestamptzType()
 NANOS = iceberg.TimestampNanoType(), iceberg.TimestamptzNanoType()
 SECOND = 1_000_000
+# Days of the years -1000 and 12000, for which Python has no dates.
+YEARS = [-1_084_000, 3_663_000]
 SAMPLES: dict[iceberg.IcebergType, list[Any]] = {
     iceberg.BooleanType(): [True, False],
     iceberg.IntegerType(): [-2_147_483_640, -1, 0, 34, 2**31 - 1],
@@ -95,6 +99,42 @@ def of_pyiceberg(transform: Transform[Any, Any], kind: iceberg.IcebergType, valu
 
 def plain(value: Any) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
+
+
+@pytest.mark.parametrize("day", YEARS)
+@pytest.mark.parametrize(
+    "transform",
+    [IdentityTransform(), DayTransform(), MonthTransform(), YearTransform(), HourTransform()],
+)
+@pytest.mark.parametrize("kind", [iceberg.DateType(), *MICROS], ids=str)
+def test_partitions_of_years_that_python_lacks(
+    lake: IcebergCatalog, kind: iceberg.PrimitiveType, transform: Any, day: int
+) -> None:
+    is_date = isinstance(kind, iceberg.DateType)
+    if is_date and isinstance(transform, HourTransform):
+        return
+    value = day if is_date else day * 86_400 * SECOND
+    stored = file_schema(schema_of(kind)).field("v").type
+    numbers = pa.array([value], pa.int32() if is_date else pa.int64())
+    spec = PartitionSpec(PartitionField(1, 1000, transform, "p"))
+    make_table(lake, 2, schema_of(kind), spec)
+    (file,) = write(lake, pa.table({"v": numbers.cast(stored)}))
+    units = {"year": "Y", "month": "M", "day": "D", "hour": "h"}
+    unit = units.get(str(transform))
+    expected = np.datetime64(day, "D").astype(f"M8[{unit}]").astype(int) if unit else value
+    assert file.partition[0] == expected
+
+
+def test_partitions_of_text_that_is_not_utf_8(lake: IcebergCatalog) -> None:
+    texts = pa.array([b"a", b"\xff"], pa.binary())
+    table = pa.table({"v": pa.Array.from_buffers(pa.string(), 2, texts.buffers())})
+    schema = Schema(iceberg.NestedField(1, "v", iceberg.StringType(), required=False))
+    for transform in (IdentityTransform(), TruncateTransform(1)):
+        spec = PartitionSpec(PartitionField(1, 1000, transform, "p"))
+        with pytest.raises(ColumnError, match="`p` partitions the table, and has a value that is"):
+            list(split(table, spec, schema))
+    spec = PartitionSpec(PartitionField(1, 1000, BucketTransform(4), "p"))
+    assert sum(part.num_rows for _, part in split(table, spec, schema)) == 2
 
 
 @pytest.mark.parametrize(("transform", "kind"), PAIRS, ids=str)

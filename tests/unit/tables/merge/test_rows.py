@@ -78,6 +78,67 @@ def test_nested_columns_and_bytes(old: Any, new: Any, kind: pa.DataType) -> None
     assert updated(file, source.rows, changes, ["c"])["c"].to_pylist() == [old, new, None]
 
 
+NAN = float("nan")
+FLOATS = st.none() | st.sampled_from([0.0, -0.0, 1.5, NAN])
+# Days of the years -1000 to 12000, which Python has no dates for; and text that is not UTF-8.
+DAYS = st.none() | st.sampled_from([-1_084_000, -719_163, 0, 2_932_897, 3_663_000])
+BYTES = st.none() | st.sampled_from([b"", b"a", b"\xff", b"\xff\xfe"])
+NESTED: list[tuple[pa.DataType, Any]] = [
+    (pa.float64(), FLOATS),
+    (pa.date32(), DAYS),
+    (pa.string(), BYTES),
+]
+STRUCT = pa.struct([("f", pa.float64()), ("d", pa.date32()), ("s", pa.string())])
+STRUCTS = st.none() | st.fixed_dictionaries({"f": FLOATS, "d": DAYS, "s": BYTES})
+
+
+def stored(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Values, with days as numbers and texts as bytes."""
+    if pa.types.is_struct(kind):
+        children = [stored([v and v[f.name] for v in values], f.type) for f in kind]
+        nulls = pa.array([v is None for v in values], pa.bool_())
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
+    if pa.types.is_list(kind):
+        ends = [0]
+        for value in values:
+            ends.append(ends[-1] + len(value or ()))
+        items = stored([item for value in values for item in value or ()], kind.value_type)
+        nulls = pa.array([v is None for v in values], pa.bool_())
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), items, kind, mask=nulls)
+    if pa.types.is_date(kind):
+        return pa.array(values, pa.int32()).cast(kind)
+    if pa.types.is_string(kind):
+        binary = pa.array(values, pa.binary())
+        return pa.Array.from_buffers(kind, len(values), binary.buffers(), binary.null_count)
+    return pa.array(values, kind)
+
+
+def alike(left: Any, right: Any) -> bool:
+    """Whether Spark's `<=>` is true for two values."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return all(alike(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(alike, left, right))
+    return same(left, right)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_nested_and_odd_values_against_the_same_by_hand(data: st.DataObject) -> None:
+    kinds = [*NESTED, (STRUCT, STRUCTS)]
+    kinds += [(pa.list_(kind), st.none() | st.lists(values, max_size=3)) for kind, values in kinds]
+    kind, values = data.draw(st.sampled_from(kinds))
+    pairs = data.draw(st.lists(st.tuples(values, values), max_size=6))
+    keys = list(range(len(pairs)))
+    old, new = (
+        pa.table({"k": pa.array(keys, pa.int64()), "c": stored([p[n] for p in pairs], kind)})
+        for n in (0, 1)
+    )
+    source = Source(new, ["k"])
+    changes = changed(old, source.rows, source.match(old.select(["k"])), ["c"])
+    assert changes.in_file.to_pylist() == [k for k, pair in enumerate(pairs) if not alike(*pair)]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [

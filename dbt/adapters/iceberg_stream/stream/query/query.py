@@ -430,7 +430,7 @@ class StreamQuery:
     def _rows(self) -> str:
         if not self.where:
             return f"(\n{self.change_sql}\n)"
-        return f"(select * from (\n{self.change_sql}\n) where {self.where})"
+        return f"(select * from (\n{self.change_sql}\n) where {self.where}\n)"
 
     @property
     def _truncated(self) -> str:

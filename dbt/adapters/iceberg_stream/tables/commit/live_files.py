@@ -85,5 +85,24 @@ def has_deletes(io: FileIO, metadata: Metadata, branch: str = "main") -> bool:
     return any(m.has_added_files() or m.has_existing_files() for m in manifests)
 
 
+def live_spec_ids(io: FileIO, metadata: Metadata, branch: str = "main") -> set[int]:
+    """Return the ids of the partition specs that a branch's data files have.
+
+    Args:
+        io: the table's FileIO.
+        metadata: table metadata.
+        branch: the branch.
+    """
+    snapshot = parent_snapshot(metadata, branch)
+    if snapshot is None:
+        return set()
+    manifests = _of(read_manifest_list(io, snapshot["manifest-list"]), ManifestContent.DATA)
+    return {
+        manifest.partition_spec_id
+        for manifest in manifests
+        if manifest.has_added_files() or manifest.has_existing_files()
+    }
+
+
 def _of(manifests: list[ManifestFile], content: ManifestContent) -> list[ManifestFile]:
     return [manifest for manifest in manifests if manifest.content == content]

@@ -7,7 +7,7 @@ other rows if its sources have changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
@@ -16,6 +16,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snaps
 from dbt.adapters.iceberg_stream.sql.reads import CURRENT, AsOf, NameParts, Reads
 
 Views = Mapping[str, Reads | None]
+CachedViews = Mapping[str, "ReadSet | None"]
 
 
 # Identifies a version of a table or view, also after it was dropped and created again.
@@ -42,13 +43,36 @@ class ReadSet:
         Args:
             catalogs: the catalogs of the tables.
         """
-        for name, version in self.versions.items():
-            metadata = catalogs.metadata(name)
-            as_of = self.as_of.get(name, CURRENT)
-            # Only a new snapshot or schema changes the rows, or another one of a tag or branch.
-            if metadata is None or _version(metadata, as_of)[:3] != version[:3]:
-                return name
-        return None
+        return next(
+            (name for name in self.versions if self.has_changed(name, catalogs.metadata(name))),
+            None,
+        )
+
+    def has_changed(self, name: QualifiedName, metadata: Metadata | None) -> bool:
+        """Return whether the statement read other rows of a relation than it has now.
+
+        Args:
+            name: the relation; false if the statement does not read it.
+            metadata: what it has now; None if it does not exist.
+        """
+        if name not in self.versions:
+            return False
+        if metadata is None:
+            return True
+        # Only a new snapshot or schema changes the rows, or another one of a tag or branch.
+        version = _version(metadata, self.as_of.get(name, CURRENT))
+        return version[:3] != self.versions[name][:3]
+
+    def with_schema(self, name: QualifiedName, metadata: Metadata) -> ReadSet:
+        """Return the read set of the same rows, after the reader itself changed the columns.
+
+        Args:
+            name: the table.
+            metadata: its metadata since then.
+        """
+        uuid, snapshot, _, changed = self.versions[name]
+        version = (uuid, snapshot, metadata["current-schema-id"], changed)
+        return replace(self, versions={**self.versions, name: version})
 
 
 def capture_read_set(
@@ -57,6 +81,7 @@ def capture_read_set(
     views: Views,
     relations: dict[QualifiedName, Metadata] | None = None,
     load: Callable[[QualifiedName], Metadata | None] | None = None,
+    cached: CachedViews | None = None,
 ) -> ReadSet | None:
     """Capture the current versions of the tables and views that a statement reads.
 
@@ -66,6 +91,8 @@ def capture_read_set(
         views: relations that temporary views read, by the view's name in lower case.
         relations: gets the metadata of the tables and views.
         load: loads the metadata of one; by default, the catalogs do.
+        cached: what the cached ones of these views read when they were cached. Their rows are
+            still those of that time.
 
     Returns:
         The read set, with the tables behind views; None if it is unknown: a relation belongs to
@@ -77,6 +104,7 @@ def capture_read_set(
     load = load or catalogs.metadata
     as_of: dict[QualifiedName, frozenset[AsOf]] = {}
     definitions: list[str] = []
+    earlier: list[ReadSet] = []
     pending = [read]
     visited: set[NameParts] = set()
     while pending:
@@ -91,15 +119,23 @@ def capture_read_set(
             visited.add(key)
             if len(parts) == 1:
                 reads_of_relation = views.get(parts[0].lower())
+                before = (cached or {}).get(parts[0].lower(), ReadSet({}))
+                if before is None:
+                    return None
+                earlier.append(before)
             else:
                 reads_of_relation = _add_relation(catalogs, name, load, relations, definitions)
             if reads_of_relation is None:
                 return None
             pending.append(reads_of_relation)
+    found = {name: _version(metadata, as_of[name]) for name, metadata in relations.items()}
+    for before in earlier:
+        found |= before.versions
+        as_of |= {name: before.as_of.get(name, CURRENT) for name in before.versions}
     return ReadSet(
-        {name: _version(metadata, as_of[name]) for name, metadata in relations.items()},
+        found,
         tuple(sorted(definitions)),
-        {name: versions for name, versions in as_of.items() if versions != CURRENT},
+        {name: read_as for name, read_as in as_of.items() if read_as != CURRENT},
     )
 
 

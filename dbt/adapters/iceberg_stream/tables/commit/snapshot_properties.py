@@ -13,6 +13,8 @@ PREFIX = "iceberg-stream."
 WRITE_ID = f"{PREFIX}write-id"
 INVOCATION_ID = f"{PREFIX}invocation-id"
 PRINCIPAL = f"{PREFIX}principal"
+# Whether the rows were computed from the table as it was before.
+READS_TARGET = f"{PREFIX}reads-target"
 # Iceberg copies session settings with this prefix into the summaries of snapshots.
 SPARK_PREFIX = "spark.sql.iceberg.snapshot-property."
 

@@ -116,6 +116,12 @@ def _fields(
     names = [f.name for f in fields]
     if duplicates := {n for n in names if names.count(n) > 1}:
         raise ColumnError(prefix + min(duplicates), "occurs twice")
+    lower = [name.lower() for name in names]
+    if duplicates := {n for n in names if lower.count(n.lower()) > 1}:
+        raise ColumnError(
+            prefix + min(duplicates),
+            "occurs twice, in another letter case: Spark could not read the table. Rename one",
+        )
     # Iceberg numbers the fields of a struct before the fields nested in them.
     numbered = [(next(ids), field) for field in fields]
     for number, field in numbered:

@@ -121,9 +121,13 @@ class Describer:
             equality_ids: field ids of an equality delete file.
         """
         metadata = read_footer(file.footer)
+        counted = {self._ids[name]: COUNTS for name in _without_text(metadata)}
         statistics = data_file_statistics_from_parquet_metadata(
             parquet_metadata=metadata,
-            stats_columns=self._plan,
+            stats_columns={
+                key: replace(column, mode=counted[key]) if key in counted else column
+                for key, column in self._plan.items()
+            },
             parquet_column_mapping=self._ids,
         )
         for aggregate in statistics.column_aggregates.values():
@@ -132,7 +136,7 @@ class Describer:
                 aggregate.current_max = aggregate.current_max.replace(
                     BEFORE_SURROGATES, BEHIND_SURROGATES
                 )
-        without_bounds = {self._ids[name] for name in _without_bounds(metadata)}
+        without_bounds = {self._ids[name] for name in _without_bounds(metadata)} | set(counted)
         metrics = statistics.to_serialized_dict()
         exact = self._exact_bounds(metadata)
         for bounds, exact_bounds in zip(("lower_bounds", "upper_bounds"), exact, strict=True):
@@ -202,6 +206,21 @@ def describe_in_place(
     )
     described[PARTITION] = old.partition if len(old.partition) else Record()
     return described
+
+
+def _without_text(metadata: pq.FileMetaData) -> set[str]:
+    """Return columns of strings with a bound that is not UTF-8, which Spark stores as it is."""
+    columns = set()
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            column = metadata.row_group(group).column(index)
+            if column.physical_type != "BYTE_ARRAY" or column.statistics is None:
+                continue
+            try:
+                _ = column.statistics.min, column.statistics.max
+            except UnicodeDecodeError:
+                columns.add(column.path_in_schema)
+    return columns
 
 
 def _without_bounds(metadata: pq.FileMetaData) -> set[str]:

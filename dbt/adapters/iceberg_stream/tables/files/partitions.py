@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote_plus
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform, VoidTransform
 from pyiceberg.typedef import Record
 
-from dbt.adapters.iceberg_stream.tables.files.casting import stored_values
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, stored_values
 
 NAME = "partition {}"
 
@@ -32,6 +33,15 @@ class StoredPartition(PartitionKey):
     def partition(self) -> Record:
         """The values as a record."""
         return Record(*(field.value for field in self.field_values))
+
+    def to_path(self) -> str:
+        """Return the folder of the partition's files."""
+        try:
+            return super().to_path()
+        except OverflowError:
+            # Python has no dates before the year 1 and after 9999. Readers do not parse the path.
+            pairs = ((f.field.name, f.value) for f in self.field_values)
+            return "/".join(f"{quote_plus(n)}={quote_plus(str(v))}" for n, v in pairs)
 
     @cached_property
     def exact(self) -> tuple[str, ...]:
@@ -109,7 +119,12 @@ def transformed(values: pa.Array, field: PartitionField, schema: Schema) -> pa.A
         values: of the source column.
         field: the partition field.
         schema: the table's schema.
+
+    Raises:
+        ColumnError: a partition would be a string that is not UTF-8.
     """
+    if pa.types.is_string(values.type) and not isinstance(field.transform, BucketTransform):
+        _require_text(values, field.name)
     if isinstance(field.transform, IdentityTransform):
         return values
     kind = schema.find_type(field.source_id)
@@ -124,6 +139,16 @@ def transformed(values: pa.Array, field: PartitionField, schema: Schema) -> pa.A
         # The hash of a time is that of its integer.
         values = values.cast(pa.int64())
     return field.transform.pyarrow_transform(kind)(values)
+
+
+def _require_text(values: pa.Array, partition: str) -> None:
+    """Check strings, which PyIceberg needs as Python's, and of which its transforms crash."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ColumnError(
+            partition, f"partitions the table, and has a value that is not UTF-8: {error}"
+        ) from error
 
 
 def _has_negative_remainder(numbers: pa.Array) -> pa.BooleanArray:

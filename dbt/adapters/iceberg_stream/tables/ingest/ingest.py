@@ -78,6 +78,7 @@ def ingest(
     progress: Callable[[int], None] | None = None,
     check_base: Callable[[Metadata | None], None] | None = None,
     confirm: Callable[[], None] | None = None,
+    check_attempt: Callable[[Metadata], None] | None = None,
     branch: str = MAIN,
 ) -> Ingested:
     """Write record batches to a table in one snapshot: all rows become visible at once, or none.
@@ -97,6 +98,8 @@ def ingest(
         check_base: is called before anything is written, with the metadata of the table that the
             rows go to, or None for a new table; raises to cancel the write.
         confirm: is called when all files are written; raises to cancel the commit.
+        check_attempt: is called before each attempt to commit, with the metadata of the table as
+            it is then; raises to cancel the commit.
         branch: the branch that rows are appended to; other modes write to main.
 
     Raises:
@@ -127,7 +130,7 @@ def ingest(
         if mode is Mode.REPLACE and base.exists:
             added = (AddedFiles(tuple(files)),)
             change = Change(Operation.OVERWRITE, added, removes_all=True, properties=summary)
-        check = _same_schema(base, updates)
+        check = _all_of(_same_schema(base, updates), check_attempt)
         committed = Committer(catalog, name, change, base, updates, check).commit()
     except OSError as error:
         if error is source.error:
@@ -184,6 +187,14 @@ def _same_schema(
             )
 
     return check
+
+
+def _all_of(*checks: Callable[[Metadata], None] | None) -> Callable[[Metadata], None]:
+    def check_all(metadata: Metadata) -> None:
+        for check in filter(None, checks):
+            check(metadata)
+
+    return check_all
 
 
 class _Source:

@@ -81,7 +81,7 @@ def _within(file: DataFile, field: NestedField, values: pa.Array) -> pa.BooleanA
     lower = _bound(file.lower_bounds, field)
     upper = _bound(file.upper_bounds, field)
     nulls = (file.null_value_counts or {}).get(field.field_id)
-    if lower is None or upper is None:
+    if lower is None or upper is None or not _is_text(values):
         return None
     # Truncated upper bounds of strings are incremented, so they stay upper bounds.
     inside = pc.and_(
@@ -89,6 +89,17 @@ def _within(file: DataFile, field: NestedField, values: pa.Array) -> pa.BooleanA
         pc.less_equal(values, pa.scalar(upper, values.type)),
     )
     return pc.fill_null(inside, nulls != 0)
+
+
+def _is_text(values: pa.Array) -> bool:
+    """Return whether values are no strings, or UTF-8. Java replaces other bytes in its bounds."""
+    if not pa.types.is_string(values.type):
+        return True
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _bound(bounds: dict[int, bytes] | None, field: NestedField) -> Any:

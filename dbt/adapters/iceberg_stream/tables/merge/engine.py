@@ -13,6 +13,7 @@ import pyarrow as pa
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, read_outcome
+from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
@@ -48,6 +49,7 @@ def merge(
     properties: dict[str, str],
     runner: Runner = in_threads,
     branch: str | None = None,
+    read_check: ReadCheck | None = None,
 ) -> MergeResult:
     """Merge rows into a table by rewriting files.
 
@@ -61,6 +63,7 @@ def merge(
         properties: snapshot properties.
         runner: processes files, in threads or in Spark's tasks.
         branch: the branch that is merged into; None for main.
+        read_check: as for `RewriteMerge`; what was read before this call.
 
     Raises:
         DuplicateKeys: several rows of the source have the same key; nothing was written.
@@ -87,7 +90,16 @@ def merge(
         return MergeResult()
     try:
         rewrite = RewriteMerge(
-            catalog, name, source, plan, refuses, write_id, properties, runner, branch or MAIN
+            catalog,
+            name,
+            source,
+            plan,
+            refuses,
+            write_id,
+            properties,
+            runner,
+            branch or MAIN,
+            read_check,
         )
         merged = rewrite.run(base)
     except NotByRewriting as error:

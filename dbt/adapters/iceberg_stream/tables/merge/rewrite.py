@@ -28,6 +28,7 @@ from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Commi
 from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.commit.live_files import has_deletes, live_files
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, remove_quietly
+from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.files.data_files import describe_in_place
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
@@ -109,6 +110,8 @@ class RewriteMerge:
         properties: snapshot properties.
         runner: processes files.
         branch: the branch that is merged into.
+        read_check: whether the source's rows may be merged after commits of other writers; None
+            if they are computed from no table.
         rewrites: number of rewritten files in all attempts.
     """
 
@@ -121,6 +124,7 @@ class RewriteMerge:
     properties: dict[str, str]
     runner: Runner = in_threads
     branch: str = MAIN
+    read_check: ReadCheck | None = None
     rewrites: int = 0
     _attempt: int = 0
     _results: dict[str, Rewritten] = field(default_factory=dict)
@@ -135,6 +139,8 @@ class RewriteMerge:
         Raises:
             NotByRewriting: the merge cannot be done by rewriting files; nothing was written.
             ValidationFailed: the commit conflicted in every attempt; nothing was written.
+            TableChanged: the rows may not be merged after another writer's commit; nothing was
+                written.
             CatalogError: the catalog refuses; nothing was written.
         """
         while True:
@@ -145,13 +151,16 @@ class RewriteMerge:
                 return merged
             # From here on the committer owns the files, except after ValidationFailed.
             try:
-                committed = Committer(self.catalog, self.name, change, base).commit()
+                check = self.read_check.check_attempt if self.read_check else None
+                committed = Committer(self.catalog, self.name, change, base, check=check).commit()
                 return replace(merged, committed=committed)
             except ValidationFailed:
                 with self._remove_on_error(base):
                     current = self.catalog.load(self.name)
                     if current is None or self._attempt == MERGE_ATTEMPTS:
                         raise
+                    if self.read_check is not None:
+                        self.read_check.check_repetition()
                 self._remove_inserted(base)
                 base = current
 

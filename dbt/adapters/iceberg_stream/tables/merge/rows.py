@@ -146,15 +146,36 @@ def _flat(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _different(old: pa.Array, new: pa.Array) -> pa.BooleanArray:
-    """Compare values null-safely; NaN equals NaN, as in Spark."""
-    if pa.types.is_nested(old.type) or isinstance(old, pa.ExtensionArray):
-        pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
-        return pa.array([a != b for a, b in pairs], pa.bool_())
-    different = pc.fill_null(pc.not_equal(old, new), False)
+    """Compare values null-safely; NaN equals NaN, as in Spark, nested ones, too."""
+    if isinstance(old, pa.ExtensionArray):
+        old, new = old.storage, new.storage
+    if pa.types.is_struct(old.type):
+        different = pa.repeat(False, len(old))
+        # Fields of a null are null.
+        for a, b in zip(old.flatten(), new.flatten(), strict=True):
+            different = pc.or_(different, _different(a, b))
+    elif pa.types.is_nested(old.type):
+        different = _different_lists(old, new)
+    else:
+        different = pc.fill_null(pc.not_equal(old, new), False)
     if pa.types.is_floating(old.type):
         both = pc.and_(pc.fill_null(pc.is_nan(old), False), pc.fill_null(pc.is_nan(new), False))
         different = pc.and_not(different, both)
     return pc.or_(different, pc.xor(old.is_null(), new.is_null()))
+
+
+def _different_lists(old: pa.Array, new: pa.Array) -> pa.BooleanArray:
+    """Return which lists differ in their lengths or elements; nulls have no elements."""
+    lengths = [pc.fill_null(pc.list_value_length(lists), 0) for lists in (old, new)]
+    different = pc.not_equal(*lengths)
+    same = pc.indices_nonzero(pc.invert(different))
+    # Elements of lists of the same lengths are at the same places.
+    old, new = old.take(same), new.take(same)
+    owners = pc.list_parent_indices(old).filter(_different(old.flatten(), new.flatten()))
+    owners = same.take(owners.unique())
+    return pc.or_(
+        different, pc.is_in(row_numbers(len(different)), value_set=owners.cast(pa.int64()))
+    )
 
 
 def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:

@@ -6,6 +6,7 @@
     {%- for column in added -%}{%- do changes.append('`' ~ column.name ~ '` is new') -%}{%- endfor -%}
     {%- for column in removed -%}{%- do changes.append('`' ~ column.name ~ '` is missing') -%}{%- endfor -%}
     {% do adapter.refuse_on_branch(relation, model, changes | join(', ')) %}
+    {% do adapter.refuse_partition_columns(relation, removed) %}
   {% endif %}
   {% if add_columns %}
     {% do run_query(iceberg_stream__get_add_columns_sql(relation, add_columns)) %}
@@ -63,4 +64,10 @@
 
 {% macro iceberg_stream__get_columns_in_query(select_sql) %}
   {{ return(adapter.get_column_schema_from_query(select_sql) | map(attribute='name') | list) }}
+{% endmacro %}
+
+{#- As dbt's own, but names may differ in their letter case, which means nothing to Spark. -#}
+{% macro iceberg_stream__check_for_schema_changes(source_relation, target_relation) %}
+  {{ return(adapter.schema_changes(
+      adapter.get_columns_in_relation(source_relation), adapter.get_columns_in_relation(target_relation))) }}
 {% endmacro %}

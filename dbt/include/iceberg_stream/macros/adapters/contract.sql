@@ -36,7 +36,7 @@
 
 {% macro iceberg_stream__get_row_check_sql(expression, label) -%}
   {%- set message = 'Contract of ' ~ model.unique_id ~ ' is broken: a row violates the constraint: ' ~ label -%}
-  if(coalesce({{ expression }}, true), true, cast(raise_error({{ iceberg_stream__sql_literal(message) }}) as boolean))
+  if(coalesce({{ adapter.as_operand(expression) }}, true), true, cast(raise_error({{ iceberg_stream__sql_literal(message) }}) as boolean))
 {%- endmacro %}
 
 {% macro iceberg_stream__require_not_null_columns(relation) %}

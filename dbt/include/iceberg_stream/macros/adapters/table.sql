@@ -10,6 +10,7 @@
 {%- endmacro %}
 
 {% macro iceberg_stream__get_create_table_sql(relation, layout, select) -%}
+  {%- set layout = adapter.spell_layout(layout, select, config.get('sql_header')) -%}
   create or replace table {{ relation.render() }} using iceberg
   {{ layout.create_clauses }}
   {{ iceberg_stream__get_relation_comment_clause() }}
@@ -26,13 +27,15 @@
 {% macro iceberg_stream__finish_table(relation, layout) %}
   {#- Apply what `create table … as select` cannot express. -#}
   {% if layout.sort_order %}
+    {%- set layout = layout.spelled(adapter.get_columns_in_relation(relation) | map(attribute='name') | list) -%}
     {% do run_query('alter table ' ~ relation.render() ~ ' ' ~ layout.write_order) %}
   {% endif %}
   {% do iceberg_stream__require_not_null_columns(relation) %}
 {% endmacro %}
 
-{% macro iceberg_stream__apply_layout(relation, layout) %}
-  {% for clause in adapter.layout_alterations(relation, layout) %}
+{#- Columns that the increment adds can partition the table once it has them. -#}
+{% macro iceberg_stream__apply_layout(relation, layout, columns_follow=false) %}
+  {% for clause in adapter.layout_alterations(relation, layout, columns_follow) %}
     {% do run_query('alter table ' ~ relation.render() ~ ' ' ~ clause) %}
   {% endfor %}
 {% endmacro %}

@@ -12,11 +12,12 @@
 
   {%- set select = iceberg_stream__get_model_select(compiled_code, model['language']) -%}
   {% if existing is none or existing.is_view or should_full_refresh() %}
-    {% do iceberg_stream__check_key_columns(select) %}
+    {% do iceberg_stream__check_named_columns(select, []) %}
     {% do iceberg_stream__build_table(existing, relation, select, layout) %}
   {% else %}
-    {% do iceberg_stream__apply_layout(relation, layout) %}
-    {% do iceberg_stream__apply_increment(relation, select, strategy, make_sql) %}
+    {%- set adds_columns = config.get('on_schema_change') in ('append_new_columns', 'sync_all_columns') -%}
+    {% do iceberg_stream__apply_layout(relation, layout, columns_follow=adds_columns) %}
+    {% do iceberg_stream__apply_increment(relation, select, strategy, make_sql, layout) %}
   {% endif %}
   {% do persist_docs(relation, model) %}
 
@@ -29,13 +30,13 @@
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
 
-{% macro iceberg_stream__check_key_columns(select) %}
+{% macro iceberg_stream__check_named_columns(select, of_table) %}
   {% if config.get('unique_key') %}
-    {% do adapter.check_key_columns(model, adapter.get_column_schema_from_query(select)) %}
+    {% do adapter.check_named_columns(model, adapter.get_column_schema_from_query(select), of_table) %}
   {% endif %}
 {% endmacro %}
 
-{% macro iceberg_stream__apply_increment(relation, select, strategy, make_sql) %}
+{% macro iceberg_stream__apply_increment(relation, select, strategy, make_sql, layout) %}
   {%- set overriding = iceberg_stream__get_overriding_macro(strategy, make_sql) -%}
   {%- set merges = strategy == 'merge' and not overriding -%}
   {%- if merges and iceberg_stream__merge_few_rows(relation, select) -%}
@@ -44,9 +45,12 @@
   {%- if strategy == 'append' and not overriding and iceberg_stream__append_few_rows(relation, select) -%}
     {{ return(none) }}
   {%- endif -%}
-  {% do iceberg_stream__check_key_columns(select) %}
+  {% do iceberg_stream__check_named_columns(select, adapter.get_columns_in_relation(relation)) %}
   {%- set staging = iceberg_stream__stage_increment(relation, select, strategy) -%}
   {%- set changed = process_schema_changes(config.get('on_schema_change') or 'ignore', staging, relation) -%}
+  {%- if changed -%}
+    {% do iceberg_stream__apply_layout(relation, layout) %}
+  {%- endif -%}
   {%- set arguments = {
       'target_relation': relation,
       'temp_relation': staging,
@@ -139,6 +143,9 @@
       'dest_columns': adapter.get_columns_in_relation(relation),
       'incremental_predicates': config.get('predicates') or config.get('incremental_predicates'),
   } -%}
+  {%- if adapter.names_unknown_updates(model, arguments['dest_columns']) -%}
+    {% do iceberg_stream__check_named_columns(select, arguments['dest_columns']) %}
+  {%- endif -%}
   {%- set merged = adapter.merge_few_rows(
       relation, query, iceberg_stream__get_merge_plan(arguments), config.get('unique_key'), model) -%}
   {%- if merged -%}
@@ -153,7 +160,9 @@
 {% macro iceberg_stream__stage_increment(relation, select, strategy) %}
   {%- set staging = make_temp_relation(relation) -%}
   {%- set checked = iceberg_stream__get_contract_checked_sql(select) -%}
-  {%- if strategy in ('merge', 'delete+insert', 'microbatch') -%}
+  {%- set reads_twice = strategy in ('merge', 'delete+insert', 'microbatch')
+        or (strategy == 'insert_overwrite' and adapter.partitions_replaced_by(relation, 's', 't')) -%}
+  {%- if reads_twice -%}
     {% do run_query((config.get('sql_header') or '') ~ ' cache table ' ~ staging.render() ~ ' as ' ~ checked) %}
   {%- else -%}
     {% do run_query(get_create_table_as_sql(True, staging, select)) %}

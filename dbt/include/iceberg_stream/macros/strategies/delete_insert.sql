@@ -39,7 +39,7 @@
     and DBT_INTERNAL_SOURCE.__dbt_{{ numbers[key] }} <=> DBT_INTERNAL_DEST.{{ adapter.quote(key) }}
     {%- endfor %}
     {%- for predicate in iceberg_stream__get_predicate_list(arg_dict['incremental_predicates']) %}
-    and ({{ predicate }})
+    and {{ predicate }}
     {%- endfor %}
   when matched then delete
   when not matched and not DBT_INTERNAL_SOURCE.__dbt_deletes

@@ -19,6 +19,11 @@
   {%- endfor -%}
 {%- endmacro %}
 
+{#- Each predicate is one operand of `and`, whatever is in it. -#}
 {% macro iceberg_stream__get_predicate_list(predicates) %}
-  {{ return([predicates] if predicates is string else (predicates or [])) }}
+  {%- set operands = [] -%}
+  {%- for predicate in ([predicates] if predicates is string else (predicates or [])) -%}
+    {%- do operands.append(adapter.as_operand(predicate)) -%}
+  {%- endfor -%}
+  {{ return(operands) }}
 {% endmacro %}

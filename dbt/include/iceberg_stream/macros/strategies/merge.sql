@@ -14,7 +14,7 @@
   {%- set updated = iceberg_stream__get_merge_updated_columns(arg_dict) -%}
   {%- set update_when = [adapter.get_changed_sql(updated, target, source)] -%}
   {%- if config.get('matched_condition') -%}
-    {%- do update_when.append('(' ~ config.get('matched_condition') ~ ')') -%}
+    {%- do update_when.append(adapter.as_operand(config.get('matched_condition'))) -%}
   {%- endif -%}
   {{ return({
       'target': target,
@@ -23,24 +23,22 @@
       'updated': [] if config.get('skip_matched_step') else updated,
       'update_when': update_when | join(' and '),
       'inserts': not config.get('skip_not_matched_step'),
-      'insert_when': config.get('not_matched_condition'),
+      'insert_when': adapter.as_operand(config.get('not_matched_condition')),
       'source_action': config.get('not_matched_by_source_action'),
-      'source_when': config.get('not_matched_by_source_condition'),
+      'source_when': adapter.as_operand(config.get('not_matched_by_source_condition')),
   }) }}
 {% endmacro %}
 
 {% macro iceberg_stream__get_merge_updated_columns(arg_dict) %}
   {%- set keys = iceberg_stream__get_key_list(arg_dict['unique_key']) | map('replace', '`', '') | map('lower') | list -%}
   {%- set only = config.get('merge_update_columns') -%}
-  {%- set only = [only] if only is string else only -%}
-  {%- set never = config.get('merge_exclude_columns') or [] -%}
-  {%- set never = [never] if never is string else never -%}
-  {%- set never = never | map('lower') | list -%}
+  {%- set only = iceberg_stream__get_key_list(only) | map('replace', '`', '') | map('lower') | list -%}
+  {%- set never = iceberg_stream__get_key_list(config.get('merge_exclude_columns')) | map('replace', '`', '') | map('lower') | list -%}
   {%- set updated = [] -%}
   {%- for column in arg_dict['dest_columns'] -%}
     {%- set name = column.name | lower -%}
     {%- if only -%}
-      {%- if name in only | map('lower') | list -%}{%- do updated.append(column) -%}{%- endif -%}
+      {%- if name in only -%}{%- do updated.append(column) -%}{%- endif -%}
     {%- elif name not in keys and name not in never -%}
       {%- do updated.append(column) -%}
     {%- endif -%}
@@ -66,7 +64,7 @@
     (select count_if(
         {%- if plan.updated %} ({{ plan.target }}.__dbt_present and {{ plan.update_when }}){% else %} false{% endif %}
         {%- if plan.inserts %} or ({{ plan.target }}.__dbt_present is null
-          {%- if plan.insert_when %} and ({{ plan.insert_when }}){% endif %}){% endif %})
+          {%- if plan.insert_when %} and {{ plan.insert_when }}{% endif %}){% endif %})
      from {{ staging }} as {{ plan.source }}
      left join (select *, true as __dbt_present from {{ relation }}) as {{ plan.target }}
        on {{ plan.on }})

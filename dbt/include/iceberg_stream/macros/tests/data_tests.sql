@@ -51,7 +51,7 @@
   {%- set where = config.get('where') -%}
   {%- set filtered -%}
     (select * from {{ adapter.relation_at(relation, config.get('at')) }}
-    {%- if where %} where {{ where }}{% endif %}) dbt_subquery
+    {%- if where %} where {{ adapter.as_operand(where) }}{% endif %}) dbt_subquery
   {%- endset -%}
   {% do return(filtered) %}
 {%- endmacro %}

@@ -1,0 +1,115 @@
+"""The partitions of a table, some of whose files may have the layout of an earlier config."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
+from dbt.adapters.iceberg_stream.catalog.table_config import partition_terms
+
+if TYPE_CHECKING:
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.table import Table
+
+# Transforms whose partitions are not larger than a batch of this size.
+ALIGNED_TRANSFORMS = {
+    "hour": {"identity", "hour"},
+    "day": {"identity", "hour", "day"},
+    "month": {"identity", "hour", "day", "month"},
+    "year": {"identity", "hour", "day", "month", "year"},
+}
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The partitions of a table's branch.
+
+    Attributes:
+        catalog: the table's.
+        name: namespace and identifier of the table.
+        branch: the branch.
+    """
+
+    catalog: IcebergCatalog
+    name: Name
+    branch: str | None = None
+
+    @cached_property
+    def table(self) -> Table:
+        """The table."""
+        return self.catalog.table(self.name)
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether new files are partitioned."""
+        return bool(partition_terms(self.table))
+
+    def replaced_by(self, source: str, target: str) -> list[tuple[str, str]]:
+        """Return what is equal in rows of the same partition, if not all files have the layout.
+
+        Spark's `insert overwrite` replaces only files of the current partition spec.
+
+        Args:
+            source: alias of the new rows.
+            target: alias of the table.
+
+        Returns:
+            Pairs of expressions; none if the table is not partitioned, or all its files are so.
+        """
+        if not self._has_older_files:
+            return []
+        name = self.catalog.name
+        return [
+            (term.value_sql(source, name), term.value_sql(target, name))
+            for term in partition_terms(self.table)
+        ]
+
+    def fields_of(self, columns: Sequence[str]) -> list[str]:
+        """Return which columns have a field in the partition spec of new files.
+
+        Args:
+            columns: names of columns, as the table spells them.
+        """
+        schema = self.table.schema()
+        sources = {
+            (schema.find_column_name(field.source_id) or "").split(".")[0]
+            for field in self.table.spec().fields
+        }
+        return [name for name in columns if name in sources]
+
+    def range_is_aligned(self, column: str, batch_size: str) -> bool:
+        """Return whether a microbatch is a set of whole files, whichever layout they have.
+
+        Args:
+            column: the time column.
+            batch_size: `hour`, `day`, `month` or `year`.
+        """
+        specs = [self.table.spec(), *(self.table.specs()[number] for number in self._live_specs)]
+        return all(self._is_aligned(spec, column, batch_size) for spec in specs)
+
+    def _is_aligned(self, spec: PartitionSpec, column: str, batch_size: str) -> bool:
+        schema = self.table.schema()
+        return any(
+            (schema.find_column_name(field.source_id) or "").lower() == column.lower()
+            and str(field.transform) in ALIGNED_TRANSFORMS[batch_size]
+            for field in spec.fields
+        )
+
+    @property
+    def _has_older_files(self) -> bool:
+        return bool(self._live_specs - {self.table.spec().spec_id})
+
+    @cached_property
+    def _live_specs(self) -> set[int]:
+        if len(self.table.specs()) == 1:
+            return set()
+        from dbt.adapters.iceberg_stream.tables.commit.live_files import live_spec_ids
+
+        loaded = self.catalog.load(self.name)
+        if loaded is None:
+            return set()
+        return live_spec_ids(loaded.io, loaded.metadata, self.branch or MAIN)

@@ -1,0 +1,79 @@
+"""Runs statements whose rows are computed from the table that they change."""
+
+from __future__ import annotations
+
+from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.sql.statements import with_target
+from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck, changed_message
+from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
+from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
+    READS_TARGET,
+    spark_settings,
+)
+from dbt.adapters.iceberg_stream.tables.commit.work_branch import WorkBranch
+
+NOTHING_VISIBLE = "Nothing of the statement is visible. Run the model again."
+
+
+def write_from_target(
+    handle: SessionHandle,
+    sql: str,
+    target: QualifiedName,
+    branch: str | None,
+    read_set: ReadSet,
+    write_id: str,
+) -> bool:
+    """Run a statement on a branch of its target, which the target gets if it has not changed.
+
+    Args:
+        handle: runs it.
+        sql: the statement.
+        target: the table that it reads and changes.
+        branch: the branch that it changes; None for main.
+        read_set: what it reads.
+        write_id: id of the write.
+
+    Returns:
+        Whether it was run; False if the table can have no branch.
+
+    Raises:
+        StatementError: it failed, or the target has changed; nothing of it is visible.
+    """
+    catalog, name = handle.catalogs.split(target)
+    work = WorkBranch(catalog, name, write_id, branch or MAIN)
+    try:
+        metadata = work.begin()
+        try:
+            check = ReadCheck(handle.catalogs, target, read_set)
+            check.check_attempt(metadata or catalog.metadata(name))
+            if metadata is None:
+                return False
+            parts = (catalog.name, *name, f"branch_{work.name}")
+            _run(handle, with_target(sql, ".".join(map(quote, parts))))
+            work.publish()
+        except BaseException:
+            work.remove()
+            raise
+    except CommitConflict as error:
+        raise StatementError(changed_message(target)) from error
+    except CatalogError as error:
+        raise StatementError(str(error)) from error
+    return True
+
+
+def _run(handle: SessionHandle, sql: str) -> None:
+    mark = spark_settings({READS_TARGET: "true"})
+    handle.session.configure(mark)
+    try:
+        handle.session.run(sql)
+    except StatementError as error:
+        if error.commit_state_unknown:
+            error.add(NOTHING_VISIBLE)
+        raise
+    for key in mark:
+        handle.session.run(f"reset {quote(key)}")

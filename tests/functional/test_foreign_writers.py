@@ -1,0 +1,150 @@
+"""Increments that read their own table, and a writer that commits between any two calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt, write_file
+
+from tests.functional.foreign_writer import foreign_writer
+from tests.functional.lake import rows, run
+from tests.functional.random_increments import STRATEGIES, RandomIncrements
+
+FIRST = "{% if not is_incremental() %}select 1 as id, 0 as n{% else %}"
+
+
+def model(select: str, strategy: str, **config: str) -> str:
+    config |= {"materialized": "incremental", "incremental_strategy": strategy}
+    options = ", ".join(f"{key}='{value}'" for key, value in config.items())
+    return f"{{{{ config({options}) }}}}\n{FIRST}{select}{{% endif %}}"
+
+
+# Adds 1 to what the table holds, so that a lost update shows.
+COUNT = "select id, n + 1 as n from {{ this }}"
+# What comes after the greatest id.
+NEXT = "select max(id) + 1 as id, 0 as n from {{ this }}"
+MODELS = {
+    "merged": model(COUNT, "merge", unique_key="id"),
+    "merged_by_spark": model(COUNT, "merge", unique_key="id", merge_engine="spark"),
+    "deleted": model(COUNT, "delete+insert", unique_key="id"),
+    "overwritten": model(COUNT, "insert_overwrite"),
+    "appended": model(NEXT, "append"),
+}
+# What another run of the same model does to the table.
+FOREIGN = {
+    "appended": "insert into {schema}.appended select max(id) + 1, 0 from {schema}.appended",
+}
+UPDATE = "update {{schema}}.{name} set n = n + 1"
+# The table after so many runs.
+EXPECTED = {"appended": lambda runs: [(n + 1, 0) for n in range(runs + 1)]}
+
+
+# Small tables are written by dbt's process, the others by Spark.
+SMALL = ["merged", "appended"]
+
+
+def foreign_write(project: Any, sql: str) -> Callable[[], None]:
+    """Return what runs a statement outside of dbt's command."""
+
+    def write() -> None:
+        # A thread has one connection at a time.
+        writer = threading.Thread(target=run, args=(project, sql))
+        writer.start()
+        writer.join()
+
+    return write
+
+
+class SelfReading:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {f"{name}.sql": text for name, text in MODELS.items()}
+
+    def assert_none_lost(self, project: Any, name: str) -> None:
+        """Assert that a run and a foreign write are both in the table, or the run failed."""
+        foreign = FOREIGN.get(name, UPDATE.format(name=name))
+
+        write = foreign_write(project, foreign)
+        call, lost = 0, []
+        while True:
+            run_dbt(["run", "--select", name, "--full-refresh"])
+            with foreign_writer(write, call) as calls:
+                results = run_dbt(["run", "--select", name], expect_pass=None)
+            if not calls.has_written:
+                break
+            (result,) = results
+            runs = 1 + (result.status == "success")
+            if result.status != "success":
+                assert "has changed, and the rows were computed from it" in result.message
+            actual = rows(project, f"select id, n from {{schema}}.{name} order by id, n")
+            if actual != EXPECTED.get(name, lambda runs: [(1, runs)])(runs):
+                lost.append((call, calls.names[: call + 1], result.status, actual))
+            call += 1
+        assert lost == []
+        assert call > 3
+        refs = rows(project, f"select name from lake.{{schema}}.{name}.refs")
+        assert refs == [("main",)]
+
+
+class TestFewRows(SelfReading):
+    @pytest.mark.parametrize("name", SMALL)
+    def test_no_update_is_lost(self, project: Any, name: str) -> None:
+        self.assert_none_lost(project, name)
+
+
+class TestManyRows(SelfReading):
+    @pytest.fixture(scope="class")
+    def dbt_profile_target(self, dbt_profile_target: Any) -> dict[str, object]:
+        return {**dbt_profile_target, "small_table_rows": 0}
+
+    @pytest.mark.parametrize("name", sorted(MODELS))
+    def test_no_update_is_lost(self, project: Any, name: str) -> None:
+        self.assert_none_lost(project, name)
+
+
+class TestHistories:
+    """Increments of all strategies, with a foreign write in most of them."""
+
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    @pytest.mark.parametrize(
+        ("seed", "steps"),
+        [(1, 8), *(pytest.param(n, 30, marks=pytest.mark.slow) for n in range(2, 8))],
+    )
+    def test_all_writes_are_in_the_table(
+        self, project: Any, seed: int, steps: int, strategy: str
+    ) -> None:
+        random = RandomIncrements(seed, strategy)
+        name = f"m{seed}_{strategy.replace('+', '_')}"
+        sql, expected = random.first()
+        self.build(project, name, sql)
+        for step in range(steps):
+            build = random.next_build()
+            table = f"{project.test_schema}.{name}"
+            write = foreign_write(project, build.foreign_sql.format(table=table))
+            with foreign_writer(write, build.call) as calls:
+                result = self.build(project, name, build.sql)
+            at = f"seed {seed}, {strategy}, step {step}"
+            succeeds = result.status == "success"
+            if not calls.has_written:
+                assert (at, result.message if not succeeds else None) == (at, None)
+                write()
+                possible = [build.foreign(build.change(expected))]
+            else:
+                is_conflict = "another writer" in str(result.message).lower()
+                assert (at, succeeds or is_conflict, result.message) == (at, True, result.message)
+                possible = build.results(expected, succeeds)
+            actual = rows(project, f"select id, k, n from {table}")
+            ordered = [sorted(each, key=str) for each in possible]
+            assert sorted(actual, key=str) in ordered, (
+                f"{at}: {build.foreign_sql} before call {build.call} of {calls.names}\n"
+                f"{build.sql}\nbefore: {expected}\nactual: {actual}\nexpected: {ordered}"
+            )
+            expected = actual
+
+    def build(self, project: Any, name: str, sql: str) -> Any:
+        write_file(sql, project.project_root, "models", f"{name}.sql")
+        (result,) = run_dbt(["run", "--select", name], expect_pass=None)
+        return result

@@ -1,0 +1,155 @@
+"""Tables whose layout changed: files of the earlier layouts are replaced and deleted as well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType
+
+from tests.functional.lake import rows, run, table
+
+START = datetime(2023, 12, 30)
+# The partition of a row by each layout. Columns in another letter case are the same.
+LAYOUTS: dict[tuple[str, ...], Callable[[int | None], Any]] = {
+    (): lambda id: None,
+    ("ID",): lambda id: id,
+    ("bucket(3, id)",): lambda id: bucket(id),
+    ("truncate(10, Id)",): lambda id: id and id // 10,
+    ("days(at)",): lambda id: id and time_of(id).date(),
+    ("month(AT)",): lambda id: id and time_of(id).month,
+    ("year(at)", "bucket(3, id)"): lambda id: (id and time_of(id).year, bucket(id)),
+}
+bucket = BucketTransform(3).transform(LongType())
+# A null has no time, either.
+OVERWRITTEN = """
+{{ config(materialized='incremental', incremental_strategy='insert_overwrite',
+    partition_by=var('by', []), format_version=var('version', 2)) }}
+select id, timestamp_ntz '2023-12-30' + make_dt_interval(0, id) as at, {{ var('step', 0) }} as step
+from (select explode(from_json('{{ var("ids", []) | tojson }}', 'array<bigint>')) as id)
+"""
+
+
+def time_of(id: int) -> datetime:
+    return START + timedelta(hours=id)
+
+
+class TestOverwriting:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"overwritten.sql": OVERWRITTEN}
+
+    @pytest.mark.parametrize("version", [1, 2, 3])
+    def test_rows_of_all_layouts(self, project: Any, version: int) -> None:
+        rng = Random(version)
+        run(project, "drop table if exists {schema}.overwritten")
+        expected: list[tuple[int | None, int]] = []
+        layouts = rng.sample(list(LAYOUTS), 4)
+        # The third layout is that of the first files again.
+        for step, layout in enumerate([*layouts[:2], layouts[0], *layouts[2:], layouts[-1]]):
+            ids: list[int | None] = [*rng.sample(range(1, 60), 4)]
+            if rng.random() < 0.3:
+                ids[0] = None
+            variables = {"by": list(layout), "version": version, "step": step, "ids": ids}
+            run_dbt(["run", "--vars", json.dumps(variables)])
+            part = LAYOUTS[layout]
+            replaced = {part(id) for id in ids}
+            expected = [row for row in expected if part(row[0]) not in replaced]
+            expected += [(id, step) for id in ids]
+            actual = rows(project, "select id, step from {schema}.overwritten")
+            assert (layout, sorted(actual, key=str)) == (layout, sorted(expected, key=str))
+
+
+EVENTS = """
+{{ config(materialized='table', event_time='at') }}
+select cast(id as int) as id, timestamp '2024-01-01' + make_dt_interval(cast(id as int)) as at
+from range(4)
+"""
+BATCHES = """
+{{ config(materialized='incremental', incremental_strategy='microbatch', event_time='at',
+    begin='2024-01-01', batch_size='day', partition_by=var('by')) }}
+select id, at, '{{ var("run") }}' as run from {{ ref('events') }}
+"""
+CHANGED = """
+{{ config(materialized='incremental', incremental_strategy='append', on_schema_change=var('change'),
+    partition_by=var('by', none), format_version=var('version', 2)) }}
+select 1 as id, 'x' as s {{ ', 1 as p' if var('p') }} {{ ', 2 as added' if var('added', false) }}
+"""
+
+
+class TestChanges:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"events.sql": EVENTS, "batches.sql": BATCHES, "changed.sql": CHANGED}
+
+    def change(self, project: Any, *arguments: str, passes: bool = True, **variables: Any) -> Any:
+        given = json.dumps({"change": "ignore", "p": True, **variables})
+        command = ["run", "--select", "changed", "--vars", given, *arguments]
+        (result,) = run_dbt(command, expect_pass=passes)
+        return result.message
+
+    def fields(self, project: Any) -> list[str]:
+        return [str(f.transform) for f in table(project, "changed").spec().fields]
+
+    @pytest.mark.parametrize("change", [("month(at)", "day(At)"), ("id", "[]")])
+    def test_a_batch_replaces_its_day_only(self, project: Any, change: tuple[str, str]) -> None:
+        span = ["--event-time-start", "2024-01-01", "--event-time-end", "2024-01-05"]
+        first = f"{{run: first, by: {change[0]}}}"
+        run_dbt(["run", "--select", "events", "batches", "--full-refresh", "--vars", first, *span])
+        day = ["--event-time-start", "2024-01-02", "--event-time-end", "2024-01-03"]
+        run_dbt(["run", "--select", "batches", "--vars", f"{{run: second, by: {change[1]}}}", *day])
+        actual = rows(project, "select id, run from {schema}.batches order by id, run")
+        assert actual == [(0, "first"), (1, "second"), (2, "first"), (3, "first")]
+
+    def test_a_wrong_layout_changes_nothing(self, project: Any) -> None:
+        self.change(project, by=["P"])
+        for wrong, words in (
+            ("day(s)", "`partition_by` has days(`s`), but `s` of "),
+            ("nowhere", "`partition_by` names `nowhere`, which "),
+        ):
+            assert words in self.change(project, by=[wrong], passes=False)
+            assert self.fields(project) == ["identity"]
+
+    def test_format_version_1_keeps_dropped_fields(self, project: Any) -> None:
+        run(project, "drop table if exists {schema}.changed")
+        self.change(project, by=["p"], version=1)
+        for by in (["bucket(2, id)"], ["bucket(2, id)"], ["p"], [], []):
+            self.change(project, by=by, version=1)
+            assert [f for f in self.fields(project) if f != "void"] == [
+                "identity" if term == "p" else "bucket[2]" for term in by
+            ]
+        assert rows(project, "select count(*) from {schema}.changed") == [(6,)]
+
+    @pytest.mark.parametrize(("version", "by"), [(1, ["id"]), (2, ["p"]), (2, None)])
+    def test_a_column_of_a_partition_field_is_not_dropped(
+        self, project: Any, version: int, by: list[str] | None
+    ) -> None:
+        run(project, "drop table if exists {schema}.changed")
+        self.change(project, by=["p"], version=version)
+        drops = {"change": "sync_all_columns", "version": version, "by": by, "p": False}
+        for _ in range(2):
+            message = self.change(project, passes=False, **drops)
+            assert "`p` of " in message and "cannot be dropped" in message
+        # The table is as it was.
+        self.change(project, by=["p"], version=version)
+        assert rows(project, "select count(*), sum(p) from {schema}.changed") == [(2, 2)]
+
+    @pytest.mark.parametrize("version", [2, 3])
+    def test_a_former_partition_column_is_dropped(self, project: Any, version: int) -> None:
+        run(project, "drop table if exists {schema}.changed")
+        self.change(project, by=["p"], version=version)
+        follows = {"change": "sync_all_columns", "version": version}
+        for _ in range(2):
+            self.change(project, by=["id"], p=False, **follows)
+        self.change(project, by=["id", "added"], p=False, added=True, **follows)
+        assert [f.name for f in table(project, "changed").schema().fields] == ["id", "s", "added"]
+        assert rows(project, "select id, s, added from {schema}.changed order by added") == [
+            *[(1, "x", None)] * 3,
+            (1, "x", 2),
+        ]
