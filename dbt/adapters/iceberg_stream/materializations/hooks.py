@@ -13,6 +13,7 @@ from dbt.adapters.base.meta import AdapterMeta
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sql.comparisons import comparable_sql
 from dbt.adapters.iceberg_stream.sql.merge import is_changed_sql
 
 if TYPE_CHECKING:
@@ -49,6 +50,10 @@ class MaterializationHooks(metaclass=AdapterMeta):
     @abstractmethod
     def get_column_schema_from_query(self, sql: str) -> Sequence[Column]:
         """Return the columns of a query."""
+
+    @abstractmethod
+    def get_columns_in_relation(self, relation: BaseRelation) -> Sequence[Column]:
+        """Return the columns of a relation."""
 
     @abstractmethod
     def context(self, database: str | None = None) -> MaterializationContext:
@@ -107,6 +112,46 @@ class MaterializationHooks(metaclass=AdapterMeta):
     def get_changed_sql(columns: Sequence[Column], target: str, source: str) -> str:
         """Return the condition that a column differs between the two aliases of a MERGE."""
         return is_changed_sql([(c.name, c.data_type) for c in columns], target, source)
+
+    @available.parse_list
+    def get_missing_columns(
+        self, from_relation: BaseRelation, to_relation: BaseRelation
+    ) -> list[Column]:
+        """Return the columns that `to_relation` lacks, whatever the letter case of their names."""
+        existing = {column.name.lower() for column in self.get_columns_in_relation(to_relation)}
+        columns = self.get_columns_in_relation(from_relation)
+        return [column for column in columns if column.name.lower() not in existing]
+
+    @available.parse_none
+    def assert_valid_snapshot_target_given_strategy(
+        self, relation: BaseRelation, column_names: Mapping[str, str], strategy: Mapping[str, Any]
+    ) -> None:
+        """Check that a table has the columns that dbt adds to a snapshot, in any letter case."""
+        from dbt.adapters.iceberg_stream.materializations.snapshot import check_target
+
+        check_target(self.get_columns_in_relation(relation), column_names, strategy)
+
+    @available.parse_list
+    def checked_columns(self, model: Mapping[str, Any], columns: Sequence[Column]) -> list[Column]:
+        """Return the columns of a snapshot's query that `check_cols` names."""
+        from dbt.adapters.iceberg_stream.materializations.snapshot import checked_columns
+
+        return checked_columns(model, columns)
+
+    @available.parse(lambda *a, **k: "")
+    def row_changed_sql(
+        self, checked: Sequence[Column], relation: BaseRelation, stored: str, queried: str
+    ) -> str:
+        """Return the condition that one of the columns differs from a snapshot's table."""
+        from dbt.adapters.iceberg_stream.materializations.snapshot import row_changed_sql
+
+        return row_changed_sql(checked, self.get_columns_in_relation(relation), stored, queried)
+
+    @available
+    @staticmethod
+    def comparable_sql(column: Column) -> str:
+        """Return a column as Spark can compare it."""
+        return comparable_sql(column.quoted, column.data_type)
 
     @available
     @staticmethod
