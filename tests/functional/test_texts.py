@@ -9,20 +9,20 @@ from dbt.tests.util import run_dbt
 
 from tests.functional.lake import rows, table
 
-TEXTS = """
+TEXTS = r"""
 {{ config(materialized='table', persist_docs={'relation': true, 'columns': true}, %s) }}
-select 'cost ${amount} EUR' as txt, '${env:HOME}' as home, '${spark.master}' as master, 'it\\\\'s C:\\\\\\\\new' as path
+select 'cost ${amount} EUR' as txt, '${env:HOME}' as home, '${spark.master}' as master, 'it\'s C:\\new' as path
 """
-DESCRIPTION = "Template with ${amount}, 'quotes' and a \\\\ in it"
-SCHEMA = f"""
+DESCRIPTION = r"Template with ${amount}, 'quotes' and a \\ in it"
+SCHEMA = rf"""
 models:
   - {{name: few, description: &text "{DESCRIPTION}", columns: [{{name: txt, description: *text}}]}}
   - {{name: by_spark, description: *text}}
 unit_tests:
   - name: fixture
     model: copied
-    given: [{{input: ref('few'), rows: [{{txt: "it's C:\\\\new ${{env:HOME}} \\\\' x"}}]}}]
-    expect: {{rows: [{{txt: "it's C:\\\\new ${{env:HOME}} \\\\' x"}}]}}
+    given: [{{input: ref('few'), rows: [{{txt: "it's C:\\new ${{env:HOME}} \\' x"}}]}}]
+    expect: {{rows: [{{txt: "it's C:\\new ${{env:HOME}} \\' x"}}]}}
 """
 COPIED = "{{ config(materialized='incremental', unique_key='txt') }} select txt from {{ ref('few') }} where txt not like '%${x}%'"
 SUBSTITUTED = """

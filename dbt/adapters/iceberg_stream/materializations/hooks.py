@@ -181,6 +181,34 @@ class MaterializationHooks(metaclass=AdapterMeta):
         return change_rows(self.context(relation.database), relation, prepared, unique_key, action)
 
     @available.parse_none
+    def read_seed(self, load: Callable[[], agate.Table], delimiter: str) -> agate.Table:
+        """Read a seed with all digits of its numbers; `load` reads it with dbt's types."""
+        from dbt.adapters.iceberg_stream.materializations.seed import read_seed
+
+        return read_seed(load, delimiter)
+
+    @available.parse_none
+    def run_in_utc(self, sql: str) -> None:
+        """Run a statement in UTC, whatever the time zone of the session is."""
+        from dbt.adapters.iceberg_stream.materializations.local_table import TIME_ZONE
+
+        session = self.context().session()
+        with self.connections.exception_handler(sql):
+            zone = session.setting(TIME_ZONE)
+            session.configure({TIME_ZONE: "UTC"})
+            try:
+                session.run(sql)
+            finally:
+                session.configure({TIME_ZONE: zone})
+
+    @available.parse(lambda *a, **k: "")
+    def batch_range_sql(self, relation: BaseRelation, model: Mapping[str, Any]) -> str:
+        """Return the condition that a row of a microbatch model is in the range of its batch."""
+        from dbt.adapters.iceberg_stream.materializations.microbatch import batch_range_sql
+
+        return batch_range_sql(self.get_columns_in_relation(relation), model)
+
+    @available.parse_none
     def build_seed(
         self,
         relation: BaseRelation,

@@ -1,4 +1,4 @@
-"""Compare values of types that Spark does not compare: maps and variants, and what contains them."""
+"""Compare values of types that Spark does not compare: maps, variants, and what contains them."""
 
 from __future__ import annotations
 
