@@ -9,6 +9,7 @@
     {% do exceptions.relation_wrong_type(existing, 'table', model) %}
   {%- endif -%}
 
+  {{ run_hooks(pre_hooks, inside_transaction=False) }}
   {{ run_hooks(pre_hooks) }}
 
   {%- set make_strategy = strategy_dispatch(config.get('strategy')) -%}
@@ -26,6 +27,7 @@
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}
+  {{ run_hooks(post_hooks, inside_transaction=False) }}
   {% do adapter.tag_model(relation, model) %}
   {% do adapter.maintain_model(relation, model) %}
   {% do adapter.record_build(relation, model) %}
