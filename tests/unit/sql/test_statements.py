@@ -1,6 +1,7 @@
 import pytest
 
 from dbt.adapters.iceberg_stream.sql.statements import (
+    called_names,
     classify,
     dropped_namespace,
     replacing_query,
@@ -79,3 +80,11 @@ def test_replacing_query(sql: str, query: str | None) -> None:
         # Errors name the line and position in the statement.
         assert len(actual) == len(sql) and actual.count("\n") == sql.count("\n")
         assert actual.index(query or "") == sql.index(query or "")
+
+
+def test_names_in_calls() -> None:
+    assert called_names("/* it's */ call l.system.f('s.t', where => 'a = 1'); select 's.u'") == [
+        ("s", "t"),
+        ("a = 1",),
+    ]
+    assert called_names("call f(table => '`l`.`s`.`t`')") == [("l", "s", "t")]
