@@ -39,6 +39,10 @@ ITEMS = "`l`.`s`.`items__dbt_build_x`"
             f"merge into {ITEMS} as t using {ORDERS} as `orders` on orders.id = t.id when matched then delete",
         ),
         (
+            f"select orders.id from ({ORDERS} join {ITEMS} on orders.id = items.id)",
+            f"select orders.id from ({ORDERS} as `orders` join {ITEMS} as `items` on orders.id = items.id)",
+        ),
+        (
             f"with orders as (select * from {ORDERS}) select orders.id from orders",
             f"with orders as (select * from {ORDERS} as `orders`) select orders.id from orders",
         ),

@@ -17,6 +17,8 @@ from dbt.adapters.iceberg_stream.builds.names import MARK, without_build
 from dbt.adapters.iceberg_stream.sql.queries import DIALECT, INSERT_OPTIONS
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
+# A table is read below one of these, and written or described below others.
+READERS = (exp.From, exp.Join, exp.Subquery, exp.Paren)
 # What Spark allows between the name of a table and its alias.
 BEFORE_ALIAS = ("sample", "pivots")
 
@@ -54,7 +56,7 @@ def _names(table: exp.Table) -> tuple[str, ...]:
 
 def _needs_alias(table: exp.Table) -> bool:
     names = _names(table)
-    is_read = isinstance(table.parent, exp.From | exp.Join) or table.arg_key == "using"
+    is_read = isinstance(table.parent, READERS) or table.arg_key == "using"
     return (
         is_read
         and not table.alias
