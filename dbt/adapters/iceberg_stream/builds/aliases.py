@@ -13,7 +13,7 @@ from sqlglot import exp
 from sqlglot.dialects import Spark
 from sqlglot.errors import SqlglotError
 
-from dbt.adapters.iceberg_stream.builds.names import MARK, without_build
+from dbt.adapters.iceberg_stream.builds.names import MARK, alias_sql, without_build
 from dbt.adapters.iceberg_stream.sql.queries import DIALECT, INSERT_OPTIONS
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
@@ -44,7 +44,7 @@ def with_aliases(sql: str) -> str:
     edits = list(_qualifiers(tree, names))
     for table in tables:
         end = _end_of_name(sql, table)
-        edits.append((end, end, f" as {quote(without_build(_names(table))[-1])}"))
+        edits.append((end, end, alias_sql(_names(table))))
     for start, end, replacement in sorted(edits, reverse=True):
         sql = f"{sql[:start]}{replacement}{sql[end:]}"
     return sql
