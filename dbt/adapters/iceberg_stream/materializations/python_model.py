@@ -10,6 +10,7 @@ from dbt.adapters.base import BaseRelation
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
+from dbt.adapters.iceberg_stream.engines.imports import load_pyspark
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.local_table import (
@@ -118,6 +119,8 @@ def local_rows(frame: Any) -> pa.Table | None:
     Times without a zone are UTC. None for Spark's frames, and for what only Spark can judge.
     """
     import pandas as pd
+
+    load_pyspark()
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
     from pyspark.sql.types import TimeType
 
