@@ -14,6 +14,8 @@ from dbt.tests.util import run_dbt, write_file
 from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from tests.functional.builds import (
     FEW_ORDERS,
+    ORDERS,
+    TOTALS,
     AtomicProject,
     Shop,
     build_names,
@@ -22,7 +24,7 @@ from tests.functional.builds import (
     relations,
     variables,
 )
-from tests.functional.lake import rows, snapshot_ids, table
+from tests.functional.lake import rows, snapshot_ids, summary, table
 from tests.integration.mart_readers import MARTS, publish_marts
 
 
@@ -116,6 +118,10 @@ class TestFailure(Shop):
         assert published(project, "orders") == [(0, 1), (1, 1), (2, 1)]
         assert published(project, "totals") == [(3,)]
         assert published(project, "large") == [(1, 1), (2, 1)]
+        # A retry of the test alone belongs to the build, too.
+        for _ in range(2):
+            results = run_dbt(["retry"], expect_pass=False)
+            assert [r.node.name for r in results] == ["few_orders"]
         # The test is corrected; the models need not run again.
         write_file("select 1 where false", project.project_root, "tests", "few_orders.sql")
         results = run_dbt(["retry"])
@@ -184,6 +190,118 @@ class TestErrors(AtomicProject):
         assert "which this run stages in the build" in str(results[0].message)
         assert published(project, "a") == [(1,), (2,)]
         assert command(project, "discard", *build_names(project)).exit_code == 0
+
+
+QUALIFIED = """
+{{ config(materialized=%s, pre_hook='select count(orders.id) from {{ ref("orders") }}') }}
+select orders.id, {{ ref('orders') }}.version, totals.*
+from {{ ref('orders') }} join {{ ref('totals') }} on totals.orders > orders.id
+"""
+
+
+class TestQualifiedColumns(Shop):
+    """Columns have the name of the published relation before them, as most people write them."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        kinds = {"a": "'table'", "b": "'view'", "c": "'incremental', unique_key='id'"}
+        joins = {f"join_{name}.sql": QUALIFIED % kind for name, kind in kinds.items()}
+        return {"orders.sql": ORDERS, "totals.sql": TOTALS, **joins}
+
+    @pytest.fixture(scope="class")
+    def tests(self) -> dict[str, str]:
+        return {"none.sql": "select join_b.id from {{ ref('join_b') }} where join_b.id > 9"}
+
+    @pytest.mark.parametrize("version", [1, 2])
+    def test_relations_are_those_of_the_build(self, project: Any, version: int) -> None:
+        run_dbt(["build", *variables(version=version)])
+        expected = [(number, version, 3) for number in range(3)]
+        for name in ("join_a", "join_b", "join_c"):
+            assert published(project, name) == expected
+        assert "__dbt_build" not in str(
+            project.adapter.catalog.metadata((project.test_schema, "join_b"))
+        )
+
+
+class TestViewsOfReaders(Shop):
+    """Views that are published at once do not show, or name, what a build has staged."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        at_once = "{{ config(materialized='view', publish='immediately') }} select * from {{ ref('orders') }}"
+        return {"orders.sql": ORDERS, "totals.sql": TOTALS, "at_once.sql": at_once}
+
+    @pytest.fixture(scope="class")
+    def tests(self) -> dict[str, str]:
+        config = "{{ config(store_failures_as='view', schema=none) }}"
+        return {"few_orders.sql": f"{config} {FEW_ORDERS}"}
+
+    def test_what_they_read(self, project: Any) -> None:
+        results = run_dbt(["run"], expect_pass=False)
+        message = next(r.message for r in results if r.node.name == "at_once")
+        assert "has not published yet. Remove the config" in message
+        assert command(project, "discard", *build_names(project)).exit_code == 0
+        run_dbt(["run", "--exclude", "at_once"])
+        run_dbt(["build", *variables(version=2, rows=4, most=3)], expect_pass=False)
+        # Nothing is published: readers see the rows of the run before.
+        assert published(project, "at_once") == [(0, 1), (1, 1), (2, 1)]
+        assert command(project, "discard", *build_names(project)).exit_code == 0
+        assert rows(project, "select * from {schema}.few_orders") == [(4,)]
+        run_dbt(["build"])
+        assert rows(project, "select * from {schema}.few_orders") == []
+
+
+class TestWhatRunsAfterwards(Shop):
+    """Procedures of hooks, the hook of each write, and `on-run-end`."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        call = "call {{ target.database }}.system.rewrite_data_files('{{ this.schema }}.{{ this.identifier }}', options => map('rewrite-all', 'true'))"
+        return {
+            "orders.sql": ORDERS.replace("unique_key='id'", f'unique_key="id", post_hook="{call}"')
+        }
+
+    @pytest.fixture(scope="class")
+    def tests(self) -> dict[str, str]:
+        return {"fails.sql": "select * from {{ ref('orders') }} where {{ var('fails', false) }}"}
+
+    @pytest.fixture(scope="class")
+    def macros(self) -> dict[str, str]:
+        hook = "{% macro iceberg_stream__on_write(relation, snapshot_id) %}{% if var('raises', false) %}{{ exceptions.raise_compiler_error('the hook raises') }}{% endif %}{% endmacro %}"
+        return {"hook.sql": hook}
+
+    @pytest.fixture(scope="class")
+    def project_config_update(self) -> dict[str, Any]:
+        return {"on-run-end": "{% if var('broken', false) %}{{ nothing.at_all() }}{% endif %}"}
+
+    def test_a_procedure_waits_for_the_publication(self, project: Any) -> None:
+        run_dbt(["build"])
+        assert summary(project, "orders")["operation"] == "replace"
+        count = len(snapshot_ids(project, "orders"))
+        run_dbt(["build", *variables(version=2, fails=True)], expect_pass=False)
+        assert len(snapshot_ids(project, "orders")) == count
+        assert command(project, "discard", *build_names(project)).exit_code == 0
+
+    def test_a_hook_that_raises(self, project: Any) -> None:
+        with pytest.raises(
+            Exception, match="is published, but what runs after it failed(?s:.*)the hook raises"
+        ):
+            run_dbt(["run", *variables(version=3, raises=True)], expect_pass=False)
+        assert published(project, "orders") == [(0, 3), (1, 3), (2, 3)]
+        assert summary(project, "orders")["operation"] == "replace"
+
+    def test_an_on_run_end_that_does_not_compile(
+        self, project: Any, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        arguments = ["run", *variables(version=4, broken=True)]
+        with pytest.raises(Exception, match="nothing"):
+            run_dbt(arguments, expect_pass=False)
+        log = capsys.readouterr().out
+        (build,) = build_names(project)
+        assert f"The build `{build}` was not published, because the run ended with an error" in log
+        assert published(project, "orders") == [(0, 3), (1, 3), (2, 3)]
+        assert command(project, "publish", build).exit_code == 1
+        assert command(project, "discard", build).exit_code == 0
 
 
 class TestOptOut(AtomicProject):

@@ -98,6 +98,11 @@ class TestInformationSchema:
             where c.table_schema = '{schema}' and table_name = 'orders' order by 1"""
         assert rows(project, query) == [("id",), ("tags",)]
 
+    def test_names_that_are_not_like_a_pattern(self, project: Any) -> None:
+        where = "table_name like '%rde%' and table_name not like 'x%' and table_name not ilike ''"
+        names = [("open_orders",), ("orders",)]
+        assert self.select(project, "table_name", "tables", where) == names
+
     def test_only_what_a_query_asks_for(
         self, project: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:

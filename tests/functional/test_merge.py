@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt
 
+from dbt.adapters.iceberg_stream.sql.comparisons import comparable_sql
 from tests.functional.lake import rows, snapshot_ids, summary
 
 BY_KEY = """
@@ -89,12 +90,17 @@ MAPS = """
 {{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
 select 1 as id, map('k', {{ 2 if is_incremental() else 1 }}) as m
 """
+SAME_MAPS = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
+select 1 as id, {{ "map('b', 2, 'a', 1)" if is_incremental() else "map('a', 1, 'b', 2)" }} as m
+"""
 
 
 class TestMerge:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         return {
+            "same_maps.sql": SAME_MAPS,
             "by_key.sql": BY_KEY,
             "unchanged.sql": UNCHANGED,
             "empty.sql": EMPTY,
@@ -186,6 +192,20 @@ class TestMerge:
 
     def test_columns_that_spark_cannot_compare(self, project: Any, results: Any) -> None:
         assert rows(project, "select m['k'] from {schema}.maps") == [(2,)]
+        assert len(snapshot_ids(project, "same_maps")) == 1
+
+    def test_variants_are_compared_by_values_and_types(self, project: Any, results: Any) -> None:
+        """PyIceberg cannot read tables that have any yet."""
+        one, other = (comparable_sql(name, "variant") for name in ("one", "other"))
+        query = f"select {one} <=> {other} from (select parse_json(a) as one, parse_json(b) as other from values "
+        pairs = """('[1, {"a": 1, "b": 2}]', '[1, {"b": 2, "a": 1}]'), ('[1]', '["1"]'), (null, '1'), (null, null)"""
+        pairs = pairs.replace("{", "{{").replace("}", "}}")
+        assert rows(project, f"{query} {pairs} as t(a, b))") == [
+            (True,),
+            (False,),
+            (False,),
+            (True,),
+        ]
 
 
 DUPLICATES = """

@@ -88,6 +88,12 @@ class TestNamedBuild(Shop):
         refused = command(project, "publish", pr)
         assert refused.exit_code == 1
         assert "few_orders" in refused.output
+        # Another command does not forget it; only the same test can.
+        run_dbt(["run", "--select", "totals", *variables(version=5)])
+        assert "few_orders" in command(project, "publish", pr).output
+        run_dbt(["test", *variables(most=9)])
+        run_dbt(["test", "--select", "few_orders", *variables(most=0)], expect_pass=False)
+        assert command(project, "publish", pr).exit_code == 1
         assert command(project, "publish", pr, "--force").exit_code == 0
         assert (0, 5) in published(project, "orders")
 

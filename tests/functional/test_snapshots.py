@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import bisect
+import collections
+import json
+import random
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from dbt.tests.util import run_dbt
 
 from tests.functional.lake import rows, run, snapshot_ids
+from tests.functional.random_snapshots import KEYS, Snapshot, next_state, table_sql
+
+# 2019-12-31 in seconds since 1970: the first of January 2020 is day 1.
+DAY_ZERO = 1577750400
 
 SNAPSHOT = """
 snapshots:
@@ -114,3 +124,125 @@ class TestSnapshots:
             "select id, city, year(until) from {schema}.renamed where year(until) = 9999 order by id",
         )
         assert [row[0] for row in actual] == [1, 2, 3, 4]
+
+
+RANDOM = """
+snapshots:
+  - name: {name}
+    relation: source('raw', 'things')
+    config: {{unique_key: {key}, strategy: {strategy}, hard_deletes: {deletes}, {more}}}
+"""
+RENAMED = (
+    "dbt_valid_to_current: \"timestamp '9999-12-31'\", "
+    "snapshot_meta_column_names: {dbt_valid_from: Since, dbt_valid_to: UNTIL, dbt_is_deleted: Is_Gone}"
+)
+# Name, key and more config of each snapshot, and its model.
+RANDOM_SNAPSHOTS = {
+    "check_all": ("K", "check_cols: all", Snapshot("check", "ignore")),
+    "check_some": (
+        "[ID, part]",
+        "check_cols: [VALUE, Attrs]",
+        Snapshot("check", "invalidate", ("value", "attrs")),
+    ),
+    "check_gone": ("[id, PART]", f"check_cols: all, {RENAMED}", Snapshot("check", "new_record")),
+    "time_ignore": ("k", "updated_at: AT", Snapshot("timestamp", "ignore")),
+    "time_invalid": ("[part, id]", "updated_at: at", Snapshot("timestamp", "invalidate")),
+    "time_gone": ("[id, part]", f"updated_at: at, {RENAMED}", Snapshot("timestamp", "new_record")),
+    "history": ("[id, part]", "", Snapshot("check", "new_record")),
+}
+
+
+def versions_of(project: Any, name: str, starts: list[int]) -> list[str]:
+    """The versions in a table, with the number of the run (negative) in which each time was."""
+    _, more, snapshot = RANDOM_SNAPSHOTS[name]
+    since, until, gone = (
+        ("since", "nullif(until, timestamp '9999-12-31')", "is_gone")
+        if RENAMED in more
+        else ("dbt_valid_from", "dbt_valid_to", "dbt_is_deleted")
+    )
+    gone = f"{gone} = 'True'" if snapshot.deletes == "new_record" else "false"
+    columns = (
+        f"k, id, part, cast(value as string) v, attrs m, at, unix_seconds({since}) s, "
+        f"unix_seconds({until}) u, {gone} g, dbt_scd_id i"
+    )
+    found = rows(
+        project,
+        f"select to_json(struct(*), map('ignoreNullFields', 'false')) from "
+        f"(select {columns} from {{schema}}.{name})",
+    )
+    versions = [json.loads(row[0]) for row in found]
+    ids = collections.Counter(version["i"] for version in versions)
+    assert [version for version in versions if ids[version["i"]] > 1] == []
+
+    def moment(seconds: int | None) -> int | None:
+        if seconds is None or seconds < starts[0]:
+            return seconds and (seconds - DAY_ZERO) // 86400
+        return -bisect.bisect_right(starts, seconds)
+
+    return sorted(
+        str(
+            (
+                v["k"],
+                v["id"],
+                v["part"],
+                v["v"],
+                v["m"] and dict(sorted(v["m"].items())),
+                v["at"][:10],
+                moment(v["s"]),
+                moment(v["u"]),
+                v["g"],
+            )
+        )
+        for v in versions
+    )
+
+
+def expected_versions(snapshot: Snapshot) -> list[str]:
+    result = []
+    for version in snapshot.versions:
+        k, name, part = KEYS[version.index]
+        row = version.row
+        attrs = None if row.attrs is None else dict(row.attrs)
+        key = (k, name and name.replace("''", "'"), part)
+        end = (version.since, version.until, version.is_gone)
+        result.append(str((*key, row.value, attrs, f"2020-01-0{row.at}", *end)))
+    return sorted(result)
+
+
+class TestRandomSnapshots:
+    @pytest.fixture(scope="class")
+    def snapshots(self) -> dict[str, str]:
+        texts = {}
+        for name, (key, more, snapshot) in RANDOM_SNAPSHOTS.items():
+            strategy = "iceberg_history" if name == "history" else snapshot.strategy
+            texts[f"{name}.yml"] = RANDOM.format(
+                name=name, key=key, strategy=strategy, deletes=snapshot.deletes, more=more
+            )
+        return texts
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"sources.yml": SOURCES.replace("people", "things")}
+
+    @pytest.mark.parametrize(
+        ("seed", "runs"),
+        [(3, 4), *(pytest.param(seed, 8, marks=pytest.mark.slow) for seed in range(5))],
+    )
+    def test_versions_are_those_of_dbt(self, project: Any, seed: int, runs: int) -> None:
+        source, state, starts = random.Random(seed), {}, []
+        models = {name: replace(entry[2], versions=[]) for name, entry in RANDOM_SNAPSHOTS.items()}
+        for name in (*models, "things"):
+            run(project, f"drop table if exists {{schema}}.{name}")
+        for number in range(1, runs + 1):
+            state = next_state(state, source)
+            time.sleep(1 - time.time() % 1)
+            starts.append(int(time.time()))
+            run(project, f"create or replace table {{schema}}.things as {table_sql(state, source)}")
+            run_dbt(["snapshot"])
+            for name, model in models.items():
+                model.run(state, number)
+                actual = versions_of(project, name, starts)
+                assert actual == expected_versions(model), f"{name}, run {number}"
+        commits = {name: len(snapshot_ids(project, name)) for name in models}
+        run_dbt(["snapshot"])
+        assert commits == {name: len(snapshot_ids(project, name)) for name in models}

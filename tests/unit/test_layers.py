@@ -44,7 +44,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"published_views"},
         {"updates"},
         {"staged"},
-        {"settings"},
+        {"aliases", "settings"},
         {"names"},
         {"errors"},
     ),

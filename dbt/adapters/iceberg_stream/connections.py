@@ -49,6 +49,10 @@ if TYPE_CHECKING:
 
 logger = Logger()
 
+# By default, Spark replaces `${…}` in statements, also in texts and comments, by settings and
+# environment variables of the server.
+SUBSTITUTION = "spark.sql.variable.substitute"
+
 
 class IcebergStreamConnectionManager(SQLConnectionManager):
     TYPE = "iceberg_stream"
@@ -277,7 +281,10 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         Args:
             tokens: by catalog; without those that have none.
         """
-        return session_settings(self.credentials.all_catalogs(), self.project_root, tokens)
+        conf = self.credentials.spark_conf
+        substitutes = str(conf.get(SUBSTITUTION, False)).lower()
+        catalogs = self.credentials.all_catalogs()
+        return session_settings(catalogs, self.project_root, tokens) | {SUBSTITUTION: substitutes}
 
     def _open_handle(self, on_close: Callable[[SessionHandle], None]) -> Handle:
         from dbt.adapters.iceberg_stream.engines.server_session import quiet_pyspark

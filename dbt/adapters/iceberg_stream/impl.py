@@ -204,8 +204,8 @@ class IcebergStreamAdapter(
     def execute(
         self, sql: str, auto_begin: bool = False, fetch: bool = False, limit: int | None = None
     ) -> tuple[AdapterResponse, agate.Table]:
-        if self.build is not None:
-            self.build.check_statement(sql)
+        if (deferred := self.deferred_call(sql, fetch)) is not None:
+            return deferred
         response, table = super().execute(sql, auto_begin, fetch, limit)
         if isinstance(response, IcebergStreamResponse) and response.target:
             self._after_commit.on_spark_commit(response.target, response.outcome)

@@ -20,6 +20,9 @@ from dbt.tests.adapter.hooks.test_model_hooks import (
     BasePrePostSnapshotHooksInConfigKwargs,
 )
 from dbt.tests.adapter.hooks.test_run_hooks import BaseAfterRunHooks, BasePrePostRunHooks
+from dbt.tests.util import run_dbt
+
+from tests.functional.lake import rows, run
 
 
 @pytest.fixture(scope="class")
@@ -128,3 +131,45 @@ class TestPrePostRunHooks(BasePrePostRunHooks):
 
 class TestAfterRunHooks(BaseAfterRunHooks):
     pass
+
+
+LOG = "insert into {{ target.schema }}.hook_log values (now(), '%s')"
+HOOKS = f"""
+{{{{ config(materialized='%s',
+    pre_hook=["{LOG % "pre"}", before_begin("{LOG % "before begin"}")],
+    post_hook=[after_commit("{LOG % "after commit"}"), "{LOG % "post"}"]) }}}}
+select 1 as id
+"""
+# As other adapters' materializations do it.
+CUSTOM = """
+{% materialization other_table, default %}
+  {%- set relation = this.incorporate(type='table') -%}
+  {{ run_hooks(pre_hooks, inside_transaction=False) }}
+  {{ run_hooks(pre_hooks, inside_transaction=True) }}
+  {% call statement('main') %}{{ create_table_as(False, relation, sql) }}{% endcall %}
+  {{ run_hooks(post_hooks, inside_transaction=True) }}
+  {{ adapter.commit() }}
+  {{ run_hooks(post_hooks, inside_transaction=False) }}
+  {{ return({'relations': [relation]}) }}
+{% endmaterialization %}
+"""
+
+
+class TestHooksOutsideTransactions:
+    """Iceberg has no transactions over statements: all hooks run, in dbt's order."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        kinds = ("table", "view", "incremental", "other_table")
+        return {f"of_{kind}.sql": HOOKS % kind for kind in kinds}
+
+    @pytest.fixture(scope="class")
+    def macros(self) -> dict[str, str]:
+        return {"custom.sql": CUSTOM}
+
+    @pytest.mark.parametrize("kind", ["table", "view", "incremental", "other_table"])
+    def test_all_run_in_order(self, project: Any, kind: str) -> None:
+        run(project, "create or replace table {schema}.hook_log (at timestamp, hook string)")
+        run_dbt(["run", "--select", f"of_{kind}"])
+        hooks = rows(project, "select hook from {schema}.hook_log order by at")
+        assert hooks == [("before begin",), ("pre",), ("post",), ("after commit",)]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from dbt.adapters.iceberg_stream.builds.errors import BuildConflict
+from dbt.adapters.iceberg_stream.builds.build import get_build, load_status
+from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
 from dbt.adapters.iceberg_stream.builds.names import staged_name
 from dbt.adapters.iceberg_stream.builds.publish import publish
 from dbt.adapters.iceberg_stream.builds.run import VIEW as VIEW_KIND
@@ -36,4 +38,73 @@ def test_a_view_is_staged_again(tmp_path: Path, is_table: bool) -> None:
     lake.put_view(staged, VIEW)
     publish(lake, "pr", [(NAME, VIEW_KIND)])
     assert lake.relations("s") == [("t", "view")]
+    lake.close()
+
+
+def test_the_builds_of_others_do_not_fail_a_published_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may publish or discard its build while this one looks at it."""
+
+    def gone(*_: object) -> None:
+        raise BuildError("The build `other` was published or discarded meanwhile.")
+
+    monkeypatch.setattr("dbt.adapters.iceberg_stream.builds.build.discard_abandoned", gone)
+    lake = make_catalog(tmp_path)
+    settings = BuildSettings("pr", publishes=True, continues=False, keep=timedelta(days=1))
+    run = BuildRun(settings, lambda: lake, lambda *_: None, lambda _: None)
+    assert run.stage(NAME, VIEW_KIND, {}) is False
+    lake.put_view(staged_name(NAME, "pr"), VIEW)
+    run.on_event(ended("v", "success"))
+    run.finish()
+    run.raise_error()
+    assert lake.relations("s") == [("t", "view")]
+    lake.close()
+
+
+def ended(node: str, status: str) -> SimpleNamespace:
+    """dbt's event of a node that has ended."""
+    info = SimpleNamespace(node_name=node, resource_type="model")
+    data = SimpleNamespace(node_info=info, run_result=SimpleNamespace(status=status))
+    return SimpleNamespace(info=SimpleNamespace(name="NodeFinished"), data=data)
+
+
+def test_a_failure_lasts_until_the_node_succeeds(tmp_path: Path) -> None:
+    lake = make_catalog(tmp_path)
+    lake.put_view(staged_name(NAME, "pr"), VIEW)
+    settings = BuildSettings("pr", publishes=False, continues=True, keep=timedelta(days=1))
+
+    def command(**statuses: str) -> list[str]:
+        run = BuildRun(settings, lambda: lake, lambda *_: None, lambda _: None)
+        for node, status in statuses.items():
+            run.on_event(ended(node, status))
+        run.finish()
+        return load_status(lake, get_build(lake, "pr")).failed
+
+    assert command(a="success", test_a="fail", b="skipped") == ["test_a", "b"]
+    assert command(c="success") == ["test_a", "b"]
+    assert command(b="success", c="error") == ["test_a", "c"]
+    assert command(test_a="pass", c="success") == []
+    lake.close()
+
+
+def test_what_runs_after_the_publication(tmp_path: Path) -> None:
+    lake, done = make_catalog(tmp_path), []
+    settings = BuildSettings("pr", publishes=True, continues=False, keep=timedelta(days=1))
+
+    def raises(*_: object) -> None:
+        raise BuildError("the hook raises")
+
+    run = BuildRun(settings, lambda: lake, raises, lambda _: None)
+    run.stage(NAME, VIEW_KIND, {})
+    assert run.waits(f"call lake.system.rewrite_data_files(table => '{'.'.join(NAME)}')")
+    assert not run.waits("call lake.system.rewrite_data_files('s.another')")
+    assert not run.waits(f"select '{'.'.join(NAME)}'")
+    lake.put_view(staged_name(NAME, "pr"), VIEW)
+    run.defer(lambda: done.append("maintenance"))
+    run.on_event(ended("v", "success"))
+    run.finish()
+    with pytest.raises(BuildError, match="(?s)`pr` is published, but what runs .* the hook raises"):
+        run.raise_error()
+    assert (done, lake.relations("s")) == (["maintenance"], [("t", "view")])
     lake.close()

@@ -1,17 +1,32 @@
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
+import agate
 import pyarrow as pa
+import pytest
 from dbt_common.clients.agate_helper import from_csv
+from dbt_common.exceptions import CompilationError
 
-from dbt.adapters.iceberg_stream.materializations.seed import arrow_table
+from dbt.adapters.iceberg_stream.materializations.seed import (
+    _arrow_type,
+    _parse,
+    arrow_table,
+    read_seed,
+)
 
 
 def read(tmp_path: Path, text: str, *text_columns: str) -> pa.Table:
     path = tmp_path / "seed.csv"
     path.write_text(text)
-    return arrow_table(from_csv(str(path), list(text_columns)))
+
+    def load() -> agate.Table:
+        rows = from_csv(str(path), list(text_columns))
+        rows.original_abspath = str(path)
+        return rows
+
+    return arrow_table(read_seed(load, ","))
 
 
 def test_types_and_nulls(tmp_path: Path) -> None:
@@ -38,3 +53,55 @@ def test_a_text_column_keeps_its_text(tmp_path: Path) -> None:
 def test_an_empty_seed_has_its_columns(tmp_path: Path) -> None:
     table = read(tmp_path, "a,b\n")
     assert (table.num_rows, table.column_names) == (0, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("NaN", pa.float64(), "nan"),
+        ("-infinity", pa.float64(), "-inf"),
+        ("123456789012345678901234567891", pa.decimal128(38, 0), "123456789012345678901234567891"),
+        ("-" + "9" * 38, pa.decimal128(38, 0), "-" + "9" * 38),
+        ("0.1", pa.float64(), "0.1"),
+        ("nan(1)", pa.string(), "nan(1)"),
+    ],
+)
+def test_numbers_of_any_size(tmp_path: Path, text: str, kind: pa.DataType, value: str) -> None:
+    column = read(tmp_path, f"n\n{text}\n")["n"]
+    assert (column.type, str(column[0].as_py())) == (kind, value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("9" * 40, f"The number {'9' * 40} in column `n` of the seed has more than the 38 digits"),
+        ("1e400", "The number 1E[+]400 in column `n` of the seed has more than the 38 digits"),
+        ("-nan", "The number -nan in column `n` of the seed is not a number"),
+        ("NaN12", "The number NaN12 in column `n` of the seed is not a number"),
+    ],
+)
+def test_numbers_that_cannot_be_stored(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(CompilationError, match=message):
+        read(tmp_path, f"n\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [
+        ("decimal(38,0)", ["9" * 39, "1.5", "1e3"]),
+        ("decimal(9,2)", ["12345678.5", "0.125"]),
+        ("double", ["nan(1)", "-nan", "NaN", "inf", "0x10", "1d"]),
+        ("int", ["0x10", "1.0"]),
+        ("timestamp", ["2026-03-08 10", "2026-03-08 10:00:00Z", "2026-03-08 10:00:00.1234567"]),
+    ],
+)
+def test_texts_that_spark_parses(kind: str, texts: list[str]) -> None:
+    arrow = _arrow_type(kind)
+    for text in texts:
+        with pytest.raises(pa.ArrowInvalid):
+            _parse(pa.chunked_array([[None, text]]), arrow)
+
+
+def test_texts_that_arrow_parses() -> None:
+    decimals = _parse(pa.chunked_array([["9" * 38, None, "-0007"]]), pa.decimal128(38, 0))
+    assert decimals.to_pylist() == [Decimal("9" * 38), None, Decimal(-7)]

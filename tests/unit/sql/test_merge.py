@@ -27,7 +27,7 @@ def test_every_clause() -> None:
         target="t",
         source="s",
         updates=("a", "b`c"),
-        update_when=is_changed_sql([("a", "int"), ("m", "map<int,int>")], "t", "s"),
+        update_when=is_changed_sql([("a", "int"), ("b", "int")], "t", "s"),
         inserts=("id", "a"),
         insert_when=as_operand("s.a > 0 or s.b"),
         source_action="delete",
@@ -35,7 +35,7 @@ def test_every_clause() -> None:
     )
     sql = merge_sql("`x`.`t`", "(\nselect 1 -- comment\n)", clauses)
     assert clauses_of(sql) == [
-        "when matched and (not (t.`a` is not distinct from s.`a`) or true)"
+        "when matched and (not (t.`a` is not distinct from s.`a`) or not (t.`b` is not distinct from s.`b`))"
         " then update set `a` = s.`a`, `b``c` = s.`b``c`",
         "when not matched and (s.a > 0 or s.b) then insert (`id`, `a`) values (s.`id`, s.`a`)",
         "when not matched by source and (t.a < 0) then delete",

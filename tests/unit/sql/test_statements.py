@@ -1,6 +1,7 @@
 import pytest
 
 from dbt.adapters.iceberg_stream.sql.statements import (
+    called_names,
     classify,
     dropped_namespace,
     replacing_query,
@@ -99,3 +100,11 @@ def test_replacing_query(sql: str, query: str | None) -> None:
 )
 def test_statements_with_another_target(sql: str, expected: str) -> None:
     assert with_target(sql, "`x`") == expected
+
+
+def test_names_in_calls() -> None:
+    assert called_names("/* it's */ call l.system.f('s.t', where => 'a = 1'); select 's.u'") == [
+        ("s", "t"),
+        ("a = 1",),
+    ]
+    assert called_names("call f(table => '`l`.`s`.`t`')") == [("l", "s", "t")]

@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 # Of one catalog, or qualified by a catalog's name.
 AnyName = TypeVar("AnyName", bound=tuple[str, ...])
@@ -19,6 +20,9 @@ AnyName = TypeVar("AnyName", bound=tuple[str, ...])
 MARK = "__dbt_build_"
 _NAME = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
 LONGEST_NAME = 40
+# Before an alias that only a staged relation needs: the text of a published view has none.
+ALIAS = " as /* staged */ "
+_ALIAS = re.compile(re.escape(ALIAS) + "`(?:[^`]|``)*`")
 # As `iceberg_stream__make_staged_relation` names a relation that will replace another one, which
 # is complete as soon as that one is dropped, or that will be a new one.
 _REPLACEMENT = re.compile(r"(.+)__dbt_(staged|new)_[0-9a-f]{12}", re.DOTALL)
@@ -97,11 +101,21 @@ def published_tables(namespace: str, relations: Iterable[tuple[str, str]]) -> li
     return [(namespace, table) for table in tables if split_staged(table) is None]
 
 
+def alias_sql(name: tuple[str, ...]) -> str:
+    """Return the alias by which a staged relation has its published name; see `aliases.py`.
+
+    Args:
+        name: of the staged relation.
+    """
+    return f"{ALIAS}{quote(without_build(name)[-1])}"
+
+
 def with_published_names(sql: str, build: str) -> str:
     """Return a query that reads the published relations instead of a build's staged ones.
 
     Args:
-        sql: the query, with quoted names as the adapter renders them.
+        sql: the query, with quoted names as the adapter renders them, and aliases as `alias_sql`.
         build: the build.
     """
+    sql = _ALIAS.sub("", sql)
     return sql.replace(f"{MARK}{build}`", "`")

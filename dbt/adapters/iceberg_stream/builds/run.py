@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dbt_common.exceptions import DbtRuntimeError
@@ -17,6 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, one_catalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.errors.logger import Logger
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.builds.publish import Publication
@@ -70,9 +72,12 @@ class BuildRun:
         # The staged relations that have the record of this command.
         self._recorded: dict[Name, str] = {}
         self._failed: list[str] = []
+        # Nodes that ended well, and those that failed in earlier commands of the build.
+        self._succeeded: set[str] = set()
+        self._failed_before: list[str] | None = None
         self._nodes_ended = 0
         self._error: Exception | None = None
-        self._deferred: list[Callable[[], None]] = []
+        self._deferred: list[Callable[[], object]] = []
 
     @property
     def name(self) -> str:
@@ -164,6 +169,23 @@ class BuildRun:
             return False
         return existing == VIEW
 
+    def waits(self, sql: str) -> bool:
+        """Return whether a statement calls a procedure for a relation that is staged.
+
+        Procedures take published names, as hooks write them, so they run after the build is
+        published.
+
+        Args:
+            sql: one statement.
+        """
+        from dbt.adapters.iceberg_stream.sql.statements import called_names
+
+        own = self._catalog().name
+        return any(
+            (len(name) < 3 or name[0] == own) and tuple(name[-2:]) in self._relations
+            for name in called_names(sql)
+        )
+
     def check_statement(self, sql: str) -> None:
         """Check that statements do not write to the published version of a staged relation.
 
@@ -188,7 +210,20 @@ class BuildRun:
                     f"statement:\n{statement}"
                 )
 
-    def defer(self, action: Callable[[], None]) -> None:
+    def unpublished(self, sql: str) -> list[str]:
+        """Return the staged relations that a query reads, and that readers do not have yet.
+
+        Args:
+            sql: the query, with quoted names as the adapter renders them.
+        """
+        return [
+            ".".join(name)
+            for name in sorted(self._relations)
+            if quote(staged_identifier(name[1], self.name)) in sql
+            and self._catalog().metadata(name) is None
+        ]
+
+    def defer(self, action: Callable[[], object]) -> None:
         """Run an action after the build is published; not at all if it is not."""
         with self._lock:
             self._deferred.append(action)
@@ -198,10 +233,15 @@ class BuildRun:
         if message.info.name == "NodeFinished":
             node, status = message.data.node_info, message.data.run_result.status
             self._nodes_ended += 1
-            if status in FAILURES and node.resource_type not in UNCHECKED:
+            if status not in FAILURES:
+                self._succeeded.add(node.node_name)
+            elif node.resource_type not in UNCHECKED:
                 self._failed.append(node.node_name)
-        elif message.info.name == "LogHookEndLine" and message.data.status in FAILURES:
-            self._failed.append(message.data.statement)
+        elif message.info.name == "LogHookEndLine":
+            if message.data.status in FAILURES:
+                self._failed.append(message.data.statement)
+            else:
+                self._succeeded.add(message.data.statement)
         elif _results_written(message):
             self.raise_error()
 
@@ -227,12 +267,16 @@ class BuildRun:
         except (DbtRuntimeError, OSError) as error:
             self._error = error
 
-    def interrupt(self) -> None:
-        """End the command after an interruption: nothing is published."""
+    def interrupt(self, event: str = "was interrupted") -> None:
+        """End the command before its end: nothing is published.
+
+        Args:
+            event: what happened to the run.
+        """
         if self._built:
             self._note(True)
             logger.warning(
-                f"The build `{self.name}` was not published, because the run was interrupted. "
+                f"The build `{self.name}` was not published, because the run {event}. "
                 f"Its staged relations stay. Run the same command again with "
                 f"ICEBERG_STREAM_BUILD={self.name} to continue it, or `iceberg-stream discard "
                 f"{self.name}`."
@@ -242,9 +286,12 @@ class BuildRun:
         relations = self._all_relations()
         if not relations:
             return
-        if self.settings.publishes and not self._failed:
+        failed = self._all_failed()
+        if self.settings.publishes and not failed:
             self._publish(relations)
             return
+        # Also of a command that has staged nothing, such as a retry of tests.
+        self._note(False)
         # One of each namespace: another command may drop a namespace.
         namespaces = {name[0] for name in self._recorded}
         for name, kind in sorted(relations.items(), key=lambda item: (item[1] != TABLE, item)):
@@ -253,9 +300,9 @@ class BuildRun:
                 self._recorded[name] = kind
         self._record(has_ended=True, relations=relations)
         count = f"{len(relations)} staged relation{'s' if len(relations) > 1 else ''}"
-        if self._failed:
+        if failed:
             logger.warning(
-                f"The build `{self.name}` was not published: {_list(self._failed)} failed or "
+                f"The build `{self.name}` was not published: {_list(failed)} failed or "
                 f"were skipped. Its {count} stay. Run `dbt retry` after a correction, or "
                 f"`iceberg-stream diff --build {self.name}` to see what changed, or "
                 f"`iceberg-stream discard {self.name}`."
@@ -274,13 +321,33 @@ class BuildRun:
         with self._lock:
             self._relations.clear()
             self._loaded.clear()
-        self._on_published(publication.tables, publication.views)
         logger.info(published_text(publication))
-        for action in self._deferred:
-            action()
+        self._run_deferred(publication)
         namespaces = {name[0] for name in relations}
-        for build in discard_abandoned(catalog, namespaces, self.settings.keep, self._catalogs()):
+        try:
+            abandoned = discard_abandoned(catalog, namespaces, self.settings.keep, self._catalogs())
+        except (DbtRuntimeError, OSError) as error:
+            # Such as another process that publishes or discards one of them at this moment.
+            logger.warning(f"Builds that were abandoned could not be discarded: {error}")
+            return
+        for build in abandoned:
             logger.info(f"Discarded the build `{build}`, which was abandoned")
+
+    def _run_deferred(self, publication: Publication) -> None:
+        """Run what waits for the publication; an error does not keep the rest from running."""
+        on_published = partial(self._on_published, publication.tables, publication.views)
+        actions: list[Callable[[], object]] = [on_published, *self._deferred]
+        errors = []
+        for action in actions:
+            try:
+                action()
+            except (DbtRuntimeError, OSError) as error:
+                errors.append(error)
+        if errors:
+            raise BuildError(
+                f"The build `{self.name}` is published, but what runs after it failed: "
+                + "\n".join(map(str, errors))
+            ) from errors[0]
 
     def _publish_relations(self, relations: Mapping[Name, str]) -> Publication:
         from dbt.adapters.iceberg_stream.builds.publish import publish
@@ -302,7 +369,7 @@ class BuildRun:
         from dbt.adapters.iceberg_stream.builds.build import record_run
 
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        run = {"at": at, "failed": self._failed, "has_ended": has_ended}
+        run = {"at": at, "failed": self._all_failed(), "has_ended": has_ended}
         if relations:
             run["relations"] = sorted(relations)
         try:
@@ -313,6 +380,22 @@ class BuildRun:
                 f"The catalog refused to store in the build `{self.name}` whether this run ended "
                 f"well, so `iceberg-stream publish` does not check it: {error}"
             )
+
+    def _all_failed(self) -> list[str]:
+        """Return the nodes that failed, in any command of the build, and not succeeded since."""
+        if self._failed_before is None:
+            self._failed_before = self._read_failed() if self.settings.continues else []
+        before = [node for node in self._failed_before if node not in self._succeeded]
+        return list(dict.fromkeys([*before, *self._failed]))
+
+    def _read_failed(self) -> list[str]:
+        from dbt.adapters.iceberg_stream.builds.build import list_builds, load_status
+
+        builds = {build.name: build for build in list_builds(self._catalog())}
+        try:
+            return load_status(self._catalog(), builds[self.name]).failed
+        except (KeyError, BuildError):
+            return []  # it has staged nothing yet, or another process has published it
 
     def _all_relations(self) -> dict[Name, str]:
         from dbt.adapters.iceberg_stream.builds.build import list_builds

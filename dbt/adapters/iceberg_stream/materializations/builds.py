@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from dbt.adapters.base import BaseRelation, available
 from dbt.adapters.base.meta import AdapterMeta
+from dbt.adapters.contracts.connection import AdapterResponse
 from dbt_common.events.event_manager_client import get_event_manager
 from dbt_common.exceptions import CompilationError
 from dbt_common.invocation import get_invocation_id
 
-from dbt.adapters.iceberg_stream.builds.names import replaced_name
+from dbt.adapters.iceberg_stream.builds.errors import BuildError
+from dbt.adapters.iceberg_stream.builds.names import replaced_name, with_published_names
 from dbt.adapters.iceberg_stream.builds.run import TABLE, VIEW, BuildRun
 from dbt.adapters.iceberg_stream.builds.settings import (
     IMMEDIATELY,
@@ -37,6 +39,8 @@ from dbt.adapters.iceberg_stream.relation import (
 )
 
 if TYPE_CHECKING:
+    import agate
+
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
     from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
     from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
@@ -74,6 +78,11 @@ class BuildHooks(metaclass=AdapterMeta):
         @property
         def catalogs(self) -> Catalogs:
             """The profile's catalogs."""
+
+        def execute(
+            self, sql: str, auto_begin: bool = False, fetch: bool = False, limit: int | None = None
+        ) -> tuple[AdapterResponse, agate.Table]:
+            """Run a statement."""
 
     def open_build(
         self,
@@ -121,21 +130,81 @@ class BuildHooks(metaclass=AdapterMeta):
     def connection_named(self, name: str, *arguments: Any, **options: Any) -> Iterator[None]:
         """Open a connection; publish the build at the end of the last one of a run."""
         with super().connection_named(name, *arguments, **options):  # type: ignore[misc]
-            yield
             # dbt opens this connection before the first node, after the last one, and when it
             # cancels nodes.
-            if name == "master" and self.build is not None and self.command in BUILD_COMMANDS:
-                self._end_build(self.build)
+            ends = name == "master" and self.command in BUILD_COMMANDS
+            has_failed = True
+            try:
+                yield
+                has_failed = False
+            finally:
+                if ends and self.build is not None:
+                    self._end_build(self.build, has_failed)
 
-    def _end_build(self, build: BuildRun) -> None:
+    def _end_build(self, build: BuildRun, has_failed: bool) -> None:
         error = sys.exc_info()[1]
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        if has_failed:
+            # Such as an `on-run-end` that does not compile. After Ctrl-C, dbt comes back.
+            if isinstance(error, Exception):
+                build.interrupt(f"ended with an error ({str(error).strip()})")
+        elif isinstance(error, (KeyboardInterrupt, SystemExit)):
             build.interrupt()
         # With --fail-fast, dbt opens this connection once more when it cancels the other nodes.
         elif error is None:
             build.finish()
             if not getattr(self.config.args, "write_json", True):
                 build.raise_error()
+
+    def deferred_call(self, sql: str, fetch: bool) -> tuple[AdapterResponse, agate.Table] | None:
+        """Check a statement of a build, and defer a procedure until its table is published.
+
+        Args:
+            sql: one or more statements.
+            fetch: whether the caller needs rows.
+
+        Returns:
+            The response to a deferred call; None if the statement is to be run now.
+
+        Raises:
+            BuildError: the statement writes to a published relation, or its rows cannot wait.
+        """
+        if self.build is None:
+            return None
+        self.build.check_statement(sql)
+        if not self.build.waits(sql):
+            return None
+        if fetch:
+            raise BuildError(
+                "A procedure is called for a table that this run stages. It runs after the build "
+                f"is published, so it has no rows now. Call it in a hook. The statement:\n{sql}"
+            )
+        from dbt_common.clients.agate_helper import empty_table
+
+        if not self.build.settings.publishes:
+            logger.warning(
+                f"A hook calls a procedure for a table that the build `{self.build.name}` stages. "
+                f"It is not run. Run it after the build is published:\n{sql.strip()}"
+            )
+        self.build.defer(partial(self.execute, sql))
+        return AdapterResponse("CALL after the build is published"), empty_table()
+
+    @available.parse(lambda *a, **k: False)
+    def is_building(self) -> bool:
+        """Return whether this run stages its models."""
+        return self.build is not None
+
+    @available.parse(lambda *a, **k: "")
+    def view_query(self, relation: BaseRelation, sql: str) -> str:
+        """Return the query of a view, which reads staged relations only if it is staged itself."""
+        if self.build is None or table_name(relation) != published_name(relation):
+            return sql
+        if missing := self.build.unpublished(sql):
+            raise CompilationError(
+                f"The view {relation} is published at once (`publish: {IMMEDIATELY}`), but reads "
+                f"{', '.join(missing)}, which the build `{self.build.name}` has not published yet. "
+                "Remove the config, so that the view is published with the build."
+            )
+        return with_published_names(sql, self.build.name)
 
     @available.parse_none
     def stage_model(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sql.comparisons import comparable_sql
 from dbt.adapters.iceberg_stream.sql.merge import as_operand, is_changed_sql
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ class MaterializationHooks(metaclass=AdapterMeta):
     @abstractmethod
     def get_column_schema_from_query(self, sql: str) -> Sequence[Column]:
         """Return the columns of a query."""
+
+    @abstractmethod
+    def get_columns_in_relation(self, relation: BaseRelation) -> Sequence[Column]:
+        """Return the columns of a relation."""
 
     @abstractmethod
     def context(self, database: str | None = None) -> MaterializationContext:
@@ -113,6 +118,46 @@ class MaterializationHooks(metaclass=AdapterMeta):
     def get_changed_sql(columns: Sequence[Column], target: str, source: str) -> str:
         """Return the condition that a column differs between the two aliases of a MERGE."""
         return is_changed_sql([(c.name, c.data_type) for c in columns], target, source)
+
+    @available.parse_list
+    def get_missing_columns(
+        self, from_relation: BaseRelation, to_relation: BaseRelation
+    ) -> list[Column]:
+        """Return the columns that `to_relation` lacks, whatever the letter case of their names."""
+        existing = {column.name.lower() for column in self.get_columns_in_relation(to_relation)}
+        columns = self.get_columns_in_relation(from_relation)
+        return [column for column in columns if column.name.lower() not in existing]
+
+    @available.parse_none
+    def assert_valid_snapshot_target_given_strategy(
+        self, relation: BaseRelation, column_names: Mapping[str, str], strategy: Mapping[str, Any]
+    ) -> None:
+        """Check that a table has the columns that dbt adds to a snapshot, in any letter case."""
+        from dbt.adapters.iceberg_stream.materializations.snapshot import check_target
+
+        check_target(self.get_columns_in_relation(relation), column_names, strategy)
+
+    @available.parse_list
+    def checked_columns(self, model: Mapping[str, Any], columns: Sequence[Column]) -> list[Column]:
+        """Return the columns of a snapshot's query that `check_cols` names."""
+        from dbt.adapters.iceberg_stream.materializations.snapshot import checked_columns
+
+        return checked_columns(model, columns)
+
+    @available.parse(lambda *a, **k: "")
+    def row_changed_sql(
+        self, checked: Sequence[Column], relation: BaseRelation, stored: str, queried: str
+    ) -> str:
+        """Return the condition that one of the columns differs from a snapshot's table."""
+        from dbt.adapters.iceberg_stream.materializations.snapshot import row_changed_sql
+
+        return row_changed_sql(checked, self.get_columns_in_relation(relation), stored, queried)
+
+    @available
+    @staticmethod
+    def comparable_sql(column: Column) -> str:
+        """Return a column as Spark can compare it."""
+        return comparable_sql(column.quoted, column.data_type)
 
     @available
     @staticmethod
@@ -243,6 +288,34 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
         prepared = self.prepare(query)
         return change_rows(self.context(relation.database), relation, prepared, unique_key, action)
+
+    @available.parse_none
+    def read_seed(self, load: Callable[[], agate.Table], delimiter: str) -> agate.Table:
+        """Read a seed with all digits of its numbers; `load` reads it with dbt's types."""
+        from dbt.adapters.iceberg_stream.materializations.seed import read_seed
+
+        return read_seed(load, delimiter)
+
+    @available.parse_none
+    def run_in_utc(self, sql: str) -> None:
+        """Run a statement in UTC, whatever the time zone of the session is."""
+        from dbt.adapters.iceberg_stream.materializations.local_table import TIME_ZONE
+
+        session = self.context().session()
+        with self.connections.exception_handler(sql):
+            zone = session.setting(TIME_ZONE)
+            session.configure({TIME_ZONE: "UTC"})
+            try:
+                session.run(sql)
+            finally:
+                session.configure({TIME_ZONE: zone})
+
+    @available.parse(lambda *a, **k: "")
+    def batch_range_sql(self, relation: BaseRelation, model: Mapping[str, Any]) -> str:
+        """Return the condition that a row of a microbatch model is in the range of its batch."""
+        from dbt.adapters.iceberg_stream.materializations.microbatch import batch_range_sql
+
+        return batch_range_sql(self.get_columns_in_relation(relation), model)
 
     @available.parse_none
     def build_seed(

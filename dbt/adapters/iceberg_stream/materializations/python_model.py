@@ -10,10 +10,10 @@ from dbt.adapters.base import BaseRelation
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
+from dbt.adapters.iceberg_stream.engines.imports import load_pyspark
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.local_table import (
-    TIME_ZONE,
     TIMESTAMP_TYPE,
     build_from_rows,
 )
@@ -49,13 +49,13 @@ def build_python_model(
         # Keep the session until the end: a session with a renewed token lacks the frame.
         session = _own_session(context)
         frame = run_python_model(session, name, code)
-        rows = local_rows(frame) if _has_utc_timestamps(session) else None
+        rows = _utc_rows(session, frame)
     if rows is not None:
         response = build_from_rows(context, relation, rows, layout, model["config"], "ctas")
         if response is not None:
             return response
     with context.database_errors(code):
-        make_view(session, name, frame, view)
+        make_view(session, name, frame if rows is None else rows, view)
     return None
 
 
@@ -73,7 +73,9 @@ def run_to_view(
     name = str(model["unique_id"])
     with context.database_errors(code):
         session = _own_session(context)
-        make_view(session, name, run_python_model(session, name, code), view)
+        frame = run_python_model(session, name, code)
+        rows = _utc_rows(session, frame)
+        make_view(session, name, frame if rows is None else rows, view)
 
 
 def _own_session(context: MaterializationContext) -> Session:
@@ -83,9 +85,9 @@ def _own_session(context: MaterializationContext) -> Session:
     return session
 
 
-def _has_utc_timestamps(session: Session) -> bool:
-    """Return whether the model's session reads times without a zone as UTC."""
-    return session.settings((TIME_ZONE, TIMESTAMP_TYPE)) == {TIME_ZONE: "UTC"}
+def _utc_rows(session: Session, frame: Any) -> pa.Table | None:
+    """Return the rows of `local_rows`, unless times without a zone keep none in this session."""
+    return None if session.settings((TIMESTAMP_TYPE,)) else local_rows(frame)
 
 
 def run_python_model(session: Session, name: str, code: str) -> Any:
@@ -117,6 +119,8 @@ def local_rows(frame: Any) -> pa.Table | None:
     Times without a zone are UTC. None for Spark's frames, and for what only Spark can judge.
     """
     import pandas as pd
+
+    load_pyspark()
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
     from pyspark.sql.types import TimeType
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from decimal import Decimal
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from dbt.adapters.base import BaseRelation
+from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.local_table import (
-    TIME_ZONE,
     TIMESTAMP_TYPE,
     build_from_rows,
 )
@@ -39,6 +39,12 @@ TEXT_TYPES = {
     "timestamp": pa.timestamp("us", "UTC"),
 }
 DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+# Texts that Arrow may parse: it also takes `nan(1)` or hours alone, which Spark refuses.
+INTEGER_TEXT = r"^[+-]?[0-9]+$"
+DOUBLE_TEXT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+TIMESTAMP_TEXT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
+# Digits of a number that dbt reads without rounding; Python's default is 28.
+EXACT_DIGITS = 1000
 
 
 def build_seed(
@@ -76,11 +82,43 @@ def build_seed(
     return response
 
 
+def read_seed(load: Callable[[], agate.Table], delimiter: str) -> agate.Table:
+    """Read a seed with all digits of its numbers.
+
+    Args:
+        load: reads it, with dbt's types.
+        delimiter: of the file.
+
+    Raises:
+        CompilationError: a cell such as `-nan` is a number to Python only.
+    """
+    with localcontext() as context:
+        context.prec = EXACT_DIGITS
+        rows = load()
+    odd = [
+        name
+        for name, column in rows.columns.items()
+        if any(isinstance(value, Decimal) and value.is_nan() for value in column)
+    ]
+    if odd:
+        from dbt_common.clients.agate_helper import from_csv
+
+        texts = from_csv(rows.original_abspath, odd, delimiter)
+        for name in odd:
+            for text in texts.columns[name]:
+                if "nan" in (text or "").lower() and text.strip().lower() != "nan":
+                    raise _bad_number(name, text, "is not a number")
+    return rows
+
+
 def arrow_table(rows: agate.Table) -> pa.Table:
     """Convert a seed to Arrow; empty cells are null in columns of all types.
 
     Args:
         rows: the seed.
+
+    Raises:
+        CompilationError: a number has more digits than Iceberg can store.
     """
     columns = [_column(rows, index) for index in range(len(rows.column_names))]
     return pa.Table.from_arrays(columns, names=list(rows.column_names))
@@ -90,7 +128,7 @@ def _cast_columns(
     context: MaterializationContext, rows: pa.Table, types: Mapping[str, str]
 ) -> pa.Table | None:
     """Cast the columns to `column_types`; return None if Spark must parse the texts."""
-    if not _has_utc_timestamps(context):
+    if TIMESTAMP_TYPE in context.credentials.spark_conf or not context.has_default_settings():
         return None
     configured = {column.lower(): str(kind).lower().strip() for column, kind in types.items()}
     for index, field in enumerate(rows.schema):
@@ -106,21 +144,29 @@ def _cast_columns(
     return rows
 
 
-def _has_utc_timestamps(context: MaterializationContext) -> bool:
-    """Return whether Spark reads times without a zone as UTC; needs no Spark session."""
-    settings = context.credentials.spark_conf
-    return settings.keys().isdisjoint((TIME_ZONE, TIMESTAMP_TYPE)) and (
-        context.has_default_settings()
-    )
-
-
 def _parse(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Parse texts; raise ArrowInvalid for a text that only Spark may be able to parse."""
-    if pa.types.is_integer(kind) and pc.any(pc.match_substring_regex(texts, "^-?0[xX]")).as_py():
-        raise pa.ArrowInvalid("Spark parses no hexadecimal numbers")
+    pattern = _pattern(kind)
+    if pattern and pc.all(pc.match_substring_regex(texts, pattern)).as_py() is False:
+        raise pa.ArrowInvalid(f"Spark parses some texts as {kind}")
     if pa.types.is_timestamp(kind):
         return texts.cast(pa.timestamp(kind.unit)).cast(kind)
     return texts.cast(kind)
+
+
+def _pattern(kind: pa.DataType) -> str | None:
+    """Return the pattern of the texts that Arrow parses as Spark does; None for all."""
+    if pa.types.is_integer(kind):
+        return INTEGER_TEXT
+    if pa.types.is_floating(kind):
+        return DOUBLE_TEXT
+    if pa.types.is_timestamp(kind):
+        return TIMESTAMP_TEXT
+    if pa.types.is_decimal(kind):
+        # More digits overflow without an error, or are cut where Spark rounds.
+        whole = kind.precision - kind.scale
+        return rf"^[+-]?0*[0-9]{{0,{whole}}}(\.[0-9]{{0,{kind.scale}}})?$"
+    return None
 
 
 def _arrow_type(spark_type: str) -> pa.DataType | None:
@@ -138,19 +184,24 @@ def _column(rows: agate.Table, index: int) -> pa.Array:
     if isinstance(kind, agate.Boolean):
         return pa.array(values, pa.bool_())
     if isinstance(kind, agate.Number):
-        return _numbers(values)
+        return _numbers(rows.column_names[index], values)
     if isinstance(kind, agate.DateTime):
-        return _datetimes(values)
+        # Those without a zone are UTC, whatever the time zone of the session is.
+        return pa.array(values, pa.timestamp("us", tz="UTC"))
     if isinstance(kind, agate.Date):
         return pa.array(values, pa.date32())
     return pa.array([None if v is None else str(v) for v in values], pa.string())
 
 
-def _numbers(values: list[Decimal | None]) -> pa.Array:
+def _numbers(name: str, values: Sequence[Decimal | None]) -> pa.Array:
     """Convert whole numbers to 64-bit integers, or decimals if too large; others to doubles."""
     present = [v for v in values if v is not None]
-    if any(v != int(v) for v in present):
+    if not all(v.is_finite() and v == v.to_integral_value() for v in present):
         return pa.array([None if v is None else float(v) for v in values], pa.float64())
+    for value in present:
+        if value.adjusted() >= MAX_DECIMAL_DIGITS:
+            reason = f"has more than the {MAX_DECIMAL_DIGITS} digits of Iceberg's decimals"
+            raise _bad_number(name, f"{value:f}" if value.adjusted() < 100 else str(value), reason)
     integers = [None if v is None else int(v) for v in values]
     if all(v in INT64 for v in integers if v is not None):
         return pa.array(integers, pa.int64())
@@ -158,6 +209,8 @@ def _numbers(values: list[Decimal | None]) -> pa.Array:
     return pa.array(exact, pa.decimal128(MAX_DECIMAL_DIGITS, 0))
 
 
-def _datetimes(values: list[Any]) -> pa.Array:
-    """Convert times; those without a zone are UTC, the time zone of the engine's sessions."""
-    return pa.array(values, pa.timestamp("us", tz="UTC"))
+def _bad_number(column: str, text: str, reason: str) -> CompilationError:
+    return CompilationError(
+        f"The number {text} in column `{column}` of the seed {reason}. Set the column's type in "
+        "`column_types`, e.g. to string."
+    )

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from dbt_common.exceptions import DbtRuntimeError
+
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
@@ -62,13 +64,22 @@ class AfterCommit:
         Args:
             tables: the published tables and their snapshots' ids.
             views: the published views.
+
+        Raises:
+            DbtRuntimeError: the hook failed for a table; it was called for the others, too.
         """
         if tables:
             self.refresh_spark(*tables)
         for name in (*tables, *views):
             self.forget_results(name)
+        errors = []
         for name, snapshot_id in tables.items():
-            self._call_hook(name, snapshot_id)
+            try:
+                self._call_hook(name, snapshot_id)
+            except DbtRuntimeError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _call_hook(self, name: QualifiedName, snapshot_id: int, branch: str | None = None) -> None:
         # Writes by the hook itself must not call it again.

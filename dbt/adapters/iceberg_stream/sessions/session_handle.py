@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from dbt.adapters.iceberg_stream.builds.aliases import with_aliases
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
 from dbt.adapters.iceberg_stream.engines.progress import Progress
@@ -185,7 +186,7 @@ class SessionHandle:
         return None if fetched is None else fetched[0]
 
     def prepare(self, sql: str) -> str:
-        """Return a statement with what it needs of the project's functions and the catalog.
+        """Return a statement with what it needs of functions, the catalog and a build.
 
         Args:
             sql: the statement.
@@ -195,7 +196,7 @@ class SessionHandle:
             StatementError: it reads what `information_schema` does not have, or an external source
                 that Spark cannot read.
         """
-        sql = self._information_schema.prepare(sql)
+        sql = with_aliases(self._information_schema.prepare(sql))
         if self._external_sources is not None:
             self._external_sources.create_views(self.session, sql)
         if self._functions is None:

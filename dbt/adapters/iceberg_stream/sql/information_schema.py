@@ -15,6 +15,8 @@ from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 NAME = "information_schema"
 SCHEMATA = "schemata"
+# What sqlglot calls the operands of a condition. Anything else may change its meaning.
+OPERANDS = {"this", "expression", "expressions"}
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ def _column(value: exp.Expr) -> exp.Column | None:
 
 def _pattern(condition: exp.Expr) -> str | None:
     """Return the regular expression of the values that a condition accepts; None if unknown."""
+    if any(value for name, value in condition.args.items() if name not in OPERANDS):
+        return None  # such as `negate`, by which sqlglot 30 marks `not like`
     if isinstance(condition, exp.In):
         texts = [_text(value) for value in condition.expressions]
         if not texts or None in texts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dbt.adapters.iceberg_stream.sql.comparisons import comparable_sql
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 
@@ -87,22 +88,11 @@ def is_changed_sql(columns: Iterable[tuple[str, str]], target: str, source: str)
         target, source: aliases.
     """
     changed = [
-        # Spark compares neither maps nor variants: such a column counts as changed.
-        f"not ({target}.{quote(name)} <=> {source}.{quote(name)})"
-        if is_comparable(kind)
-        else "true"
+        f"not ({comparable_sql(f'{target}.{quote(name)}', kind)}"
+        f" <=> {comparable_sql(f'{source}.{quote(name)}', kind)})"
         for name, kind in columns
     ]
     return f"({' or '.join(changed)})" if changed else "false"
-
-
-def is_comparable(kind: str) -> bool:
-    """Return whether Spark compares values of a type; it cannot compare maps and variants.
-
-    Args:
-        kind: the type, in Spark's words.
-    """
-    return "map<" not in kind and "variant" not in kind
 
 
 def keys_match_sql(keys: Iterable[str], target: str, source: str) -> str:

@@ -99,6 +99,23 @@ def replacing_query(sql: str) -> str | None:
     return re.sub(r"[^\n]", " ", replacement[0]) + sql[replacement.end() :]
 
 
+def called_names(sql: str) -> list[tuple[str, ...]]:
+    """Return the parts of each text in calls of procedures, any of which may be a table's name.
+
+    Args:
+        sql: one or more statements.
+    """
+    calls = [statement for statement in split(sql) if classify(statement).verb == "call"]
+    # sqlglot takes all that follows `call` as one token.
+    arguments = [statement[Spark().tokenize(statement)[0].end + 1 :] for statement in calls]
+    return [
+        tuple(part.strip("`") for part in token.text.split("."))
+        for text in arguments
+        for token in Spark().tokenize(text)
+        if token.token_type == TokenType.STRING
+    ]
+
+
 def dropped_namespace(sql: str) -> tuple[str, ...] | None:
     """Return the parts of the name in a `drop schema … cascade`; None for other statements.
 

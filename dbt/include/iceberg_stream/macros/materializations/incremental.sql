@@ -8,6 +8,7 @@
   {%- set strategy = adapter.strategy_of(model) -%}
   {%- set make_sql = adapter.get_incremental_strategy_macro(context, strategy) -%}
 
+  {{ run_hooks(pre_hooks, inside_transaction=False) }}
   {{ run_hooks(pre_hooks) }}
 
   {%- set select = iceberg_stream__get_model_select(compiled_code, model['language']) -%}
@@ -22,6 +23,7 @@
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}
+  {{ run_hooks(post_hooks, inside_transaction=False) }}
   {% do adapter.tag_model(relation, model) %}
   {% do adapter.maintain_model(relation, model) %}
   {% do adapter.record_build(relation, model) %}

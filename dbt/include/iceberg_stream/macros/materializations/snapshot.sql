@@ -9,6 +9,7 @@
     {% do exceptions.relation_wrong_type(existing, 'table', model) %}
   {%- endif -%}
 
+  {{ run_hooks(pre_hooks, inside_transaction=False) }}
   {{ run_hooks(pre_hooks) }}
 
   {%- set make_strategy = strategy_dispatch(config.get('strategy')) -%}
@@ -26,6 +27,7 @@
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}
+  {{ run_hooks(post_hooks, inside_transaction=False) }}
   {% do adapter.tag_model(relation, model) %}
   {% do adapter.maintain_model(relation, model) %}
   {% do adapter.record_build(relation, model) %}
@@ -39,7 +41,7 @@
   {% do adapter.assert_valid_snapshot_target_given_strategy(relation, columns, strategy) %}
   {%- set staging = make_temp_relation(relation) -%}
   {% do run_query('cache table ' ~ staging.render() ~ ' as ' ~ changes) %}
-  {%- set helpers = iceberg_stream__get_snapshot_helper_columns(strategy.unique_key) -%}
+  {%- set helpers = ['dbt_change_type'] + iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
   {% do create_columns(relation, adapter.get_missing_columns(staging, relation)
         | rejectattr('name', 'in', helpers) | list) %}
   {%- set names = [] -%}
@@ -59,21 +61,22 @@
   {% do adapter.drop_relation(staging) %}
 {% endmacro %}
 
-{% macro iceberg_stream__get_snapshot_helper_columns(unique_key) %}
-  {%- set helpers = ['dbt_change_type', 'dbt_unique_key'] -%}
-  {%- for key in iceberg_stream__get_key_list(unique_key) -%}
-    {%- do helpers.append('dbt_unique_key_' ~ loop.index) -%}
-  {%- endfor -%}
-  {{ return(helpers) }}
-{% endmacro %}
-
+{#- Ids are hashes of texts, which different keys may share (null and '', or a time of day that occurs twice). Keys that
+    are columns are therefore compared as well. -#}
 {% macro iceberg_stream__snapshot_merge_sql(target, source, insert_cols) -%}
   {%- set columns = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
   {%- set valid_to = 'DBT_INTERNAL_DEST.' ~ columns.dbt_valid_to -%}
   {%- set current = config.get('dbt_valid_to_current') -%}
+  {%- set existing = adapter.get_columns_in_relation(target) | map(attribute='name') | map('lower') | list -%}
+  {%- set key_names = iceberg_stream__get_unique_key_names(config.get('unique_key')) -%}
   merge into {{ target.render() }} as DBT_INTERNAL_DEST
   using {{ source.render() }} as DBT_INTERNAL_SOURCE
   on DBT_INTERNAL_SOURCE.{{ columns.dbt_scd_id }} = DBT_INTERNAL_DEST.{{ columns.dbt_scd_id }}
+  {%- for key in iceberg_stream__get_key_list(config.get('unique_key')) %}
+    {%- if key | replace('`', '') | lower in existing %}
+    and DBT_INTERNAL_SOURCE.{{ key_names[loop.index0] }} <=> DBT_INTERNAL_DEST.{{ iceberg_stream__quote_key(key) }}
+    {%- endif %}
+  {%- endfor %}
   when matched
     and ({{ valid_to }} is null {%- if current %} or {{ valid_to }} = {{ current }}{% endif %})
     and DBT_INTERNAL_SOURCE.dbt_change_type in ('update', 'delete')

@@ -52,7 +52,7 @@
   {%- set records_deletes = strategy.hard_deletes == 'new_record' -%}
   {%- set keys = iceberg_stream__get_key_list(strategy.unique_key) | join(', ') -%}
   {%- set rows = columns | map(attribute='quoted') | join(', ') -%}
-  {%- set compared = iceberg_stream__get_compared_columns(columns) -%}
+  {%- set compared = iceberg_stream__get_compared_values(columns) -%}
   {%- set is_current -%}
     {{ names.dbt_valid_to }} is null{% if current %} or {{ names.dbt_valid_to }} = {{ current }}{% endif %}
   {%- endset -%}
@@ -127,13 +127,13 @@
   )
 {%- endmacro %}
 
-{#- The columns that make a new version of a row if they change. -#}
-{% macro iceberg_stream__get_compared_columns(columns) %}
-  {%- set check_cols = config.get('check_cols') or 'all' -%}
-  {%- if check_cols == 'all' -%}
-    {{ return(columns | map(attribute='quoted') | join(', ')) }}
-  {%- endif -%}
-  {{ return(([check_cols] if check_cols is string else check_cols) | join(', ')) }}
+{#- The values that make a new version of a row if they change, as Spark can compare them. -#}
+{% macro iceberg_stream__get_compared_values(columns) %}
+  {%- set values = [] -%}
+  {%- for column in adapter.checked_columns(model, columns) -%}
+    {%- do values.append(adapter.comparable_sql(column)) -%}
+  {%- endfor -%}
+  {{ return(values | join(', ')) }}
 {% endmacro %}
 
 {#- The columns of the source in the snapshot's table, which lacks new ones until its rows are merged. -#}

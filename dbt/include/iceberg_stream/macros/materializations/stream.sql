@@ -3,6 +3,7 @@
   {%- set existing = iceberg_stream__load_writable_relation(this, rows_only=not should_full_refresh()) -%}
   {%- set relation = this.incorporate(type='table') -%}
 
+  {{ run_hooks(pre_hooks, inside_transaction=False) }}
   {{ run_hooks(pre_hooks) }}
 
   {% if existing is none %}
@@ -19,6 +20,7 @@
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}
+  {{ run_hooks(post_hooks, inside_transaction=False) }}
   {% do iceberg_stream__warn_of_row_drop(relation) %}
 
   {{ return({'relations': [relation]}) }}

@@ -6,6 +6,7 @@
   {%- set existing = iceberg_stream__load_writable_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
 
+  {{ run_hooks(pre_hooks, inside_transaction=False) }}
   {{ run_hooks(pre_hooks) }}
 
   {%- set view = make_temp_relation(this, '__dbt_py') -%}
@@ -23,6 +24,7 @@
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}
+  {{ run_hooks(post_hooks, inside_transaction=False) }}
   {% do adapter.tag_model(relation, model) %}
   {% do adapter.maintain_model(relation, model) %}
   {% do adapter.record_build(relation, model) %}

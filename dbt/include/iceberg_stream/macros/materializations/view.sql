@@ -9,12 +9,14 @@
   {%- do adapter.stage_model(relation, model) -%}
   {%- set existing = load_cached_relation(this) -%}
 
+  {{ run_hooks(pre_hooks, inside_transaction=False) }}
   {{ run_hooks(pre_hooks) }}
 
   {% do iceberg_stream__build_view(existing, relation, adapter.read_at(sql, this, model)) %}
   {% do persist_docs(relation, model) %}
 
   {{ run_hooks(post_hooks) }}
+  {{ run_hooks(post_hooks, inside_transaction=False) }}
   {% do adapter.record_build(relation, model) %}
 
   {{ return({'relations': [relation]}) }}

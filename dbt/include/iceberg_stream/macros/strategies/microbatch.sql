@@ -4,9 +4,7 @@
   {%- set relation = arg_dict['target_relation'] -%}
   {%- set event_time = config.get('event_time') -%}
   {%- set column = iceberg_stream__quote_key(event_time) -%}
-  {%- set range -%}
-    {{ column }} >= timestamp '{{ model.batch.event_time_start }}' and {{ column }} < timestamp '{{ model.batch.event_time_end }}'
-  {%- endset -%}
+  {%- set range = adapter.batch_range_sql(relation, model) -%}
   {%- if adapter.range_is_aligned(relation, event_time, config.get('batch_size')) -%}
     {#- This statement has no column list: the columns must be in the table's order. -#}
     {%- set columns = iceberg_stream__get_quoted_names(adapter.get_columns_in_relation(relation)) -%}

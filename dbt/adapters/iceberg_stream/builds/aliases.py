@@ -1,0 +1,87 @@
+"""Lets a statement name the columns of staged relations as those of the published ones.
+
+`select orders.id from {{ ref('orders') }}` reads `orders__dbt_build_…`, so that relation needs the
+alias `orders`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.dialects import Spark
+from sqlglot.errors import SqlglotError
+
+from dbt.adapters.iceberg_stream.builds.names import MARK, alias_sql, without_build
+from dbt.adapters.iceberg_stream.sql.queries import DIALECT, INSERT_OPTIONS
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+
+# A table is read below one of these, and written or described below others.
+READERS = (exp.From, exp.Join, exp.Subquery, exp.Paren)
+# What Spark allows between the name of a table and its alias.
+BEFORE_ALIAS = ("sample", "pivots")
+
+
+def with_aliases(sql: str) -> str:
+    """Return a statement in which staged relations without an alias have their published names.
+
+    Args:
+        sql: the statement; it stays as it is if it is not understood.
+    """
+    if MARK not in sql:
+        return sql
+    try:
+        # sqlglot does not know the options of an insert; the offsets must stay.
+        text = INSERT_OPTIONS.sub(lambda m: m[1] + " " * (len(m[0]) - len(m[1])), sql)
+        tree = sqlglot.parse_one(text, dialect=DIALECT)
+    except SqlglotError:
+        return sql
+    tables = [table for table in tree.find_all(exp.Table) if _needs_alias(table)]
+    names = {_names(table) for table in tables}
+    if len({name[-1] for name in names}) < len(names):
+        return sql  # `shop.orders` and `web.orders`: only their whole names tell them apart
+    edits = list(_qualifiers(tree, names))
+    for table in tables:
+        end = _end_of_name(sql, table)
+        edits.append((end, end, alias_sql(_names(table))))
+    for start, end, replacement in sorted(edits, reverse=True):
+        sql = f"{sql[:start]}{replacement}{sql[end:]}"
+    return sql
+
+
+def _names(table: exp.Table) -> tuple[str, ...]:
+    return tuple(part.name for part in table.parts)
+
+
+def _needs_alias(table: exp.Table) -> bool:
+    names = _names(table)
+    is_read = isinstance(table.parent, READERS) or table.arg_key == "using"
+    return (
+        is_read
+        and not table.alias
+        and without_build(names) != names
+        and not any(table.args.get(part) for part in BEFORE_ALIAS)
+    )
+
+
+def _end_of_name(sql: str, table: exp.Table) -> int:
+    """Return where a table's name ends, with `version as of …`."""
+    end = int(table.parts[-1].meta["end"]) + 1
+    if table.args.get("version") is None:
+        return end
+    # The adapter writes the version as one literal.
+    words = Spark().tokenize(sql[end:])[:4]
+    return end + words[-1].end + 1
+
+
+def _qualifiers(tree: exp.Expr, tables: set[tuple[str, ...]]) -> Iterator[tuple[int, int, str]]:
+    """Yield where columns have more than the alias of a relation, which hides its whole name."""
+    hidden = {names[-length:] for names in tables for length in (1, 2, 3)}
+    hidden |= {without_build(names)[-length:] for names in tables for length in (2, 3)}
+    for column in tree.find_all(exp.Column):
+        *parts, _ = column.parts
+        names = tuple(part.name for part in parts)
+        if names in hidden:
+            start, end = int(parts[0].meta["start"]), int(parts[-1].meta["end"]) + 1
+            yield start, end, quote(without_build(names)[-1])

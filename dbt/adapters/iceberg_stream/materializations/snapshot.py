@@ -1,0 +1,87 @@
+"""The columns of a snapshot: those that its strategy checks, and those that dbt adds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dbt.adapters.base import Column
+from dbt.adapters.exceptions import SnapshotTargetNotSnapshotTableError
+from dbt_common.exceptions import CompilationError
+
+from dbt.adapters.iceberg_stream.sql.comparisons import comparable_sql
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+
+# What each snapshot has, and what only those with `hard_deletes: new_record` have.
+ADDED = ("dbt_scd_id", "dbt_valid_from", "dbt_valid_to")
+ADDED_FOR_DELETES = "dbt_is_deleted"
+
+
+def check_target(
+    columns: Sequence[Column], names: Mapping[str, str], strategy: Mapping[str, Any]
+) -> None:
+    """Check that a snapshot's table has the columns that dbt adds.
+
+    Args:
+        columns: of the table.
+        names: what the config calls dbt's columns.
+        strategy: the snapshot's strategy, as its macro returns it.
+
+    Raises:
+        SnapshotTargetNotSnapshotTableError: a column is missing.
+    """
+    existing = {column.name.lower() for column in columns}
+    added = [*ADDED, ADDED_FOR_DELETES] if strategy.get("hard_deletes") == "new_record" else ADDED
+    wanted = [names.get(name) or name for name in added]
+    missing = [name for name in wanted if name.lower() not in existing]
+    if missing:
+        raise SnapshotTargetNotSnapshotTableError(missing)
+
+
+def checked_columns(model: Mapping[str, Any], columns: Sequence[Column]) -> list[Column]:
+    """Return the columns of a snapshot's query that `check_cols` names, in any letter case.
+
+    Args:
+        model: the snapshot's node in dbt's graph.
+        columns: of its query.
+
+    Raises:
+        CompilationError: `check_cols` is empty, or names a column that the query does not have.
+    """
+    check_cols = model["config"].get("check_cols") or "all"
+    if check_cols == "all":
+        return list(columns)
+    by_name = {column.name.lower(): column for column in columns}
+    names = [check_cols] if isinstance(check_cols, str) else list(check_cols)
+    keys = [name.replace("`", "").lower() for name in names]
+    missing = [name for name, key in zip(names, keys, strict=True) if key not in by_name]
+    if missing:
+        raise CompilationError(
+            f"{model['unique_id']}: `check_cols` has {', '.join(missing)}, which its query does "
+            f"not return. The query returns {', '.join(column.name for column in columns)}."
+        )
+    return [by_name[key] for key in keys]
+
+
+def row_changed_sql(
+    checked: Sequence[Column], existing: Sequence[Column], stored: str, queried: str
+) -> str:
+    """Return the condition that a row of a query differs from the current one of its key.
+
+    As in dbt's own strategy, each row has changed if the table lacks one of the columns.
+
+    Args:
+        checked: the columns to compare.
+        existing: the columns of the snapshot's table.
+        stored, queried: aliases of the table and of the query.
+    """
+    by_name = {column.name.lower(): column for column in existing}
+    comparisons = []
+    for column in checked:
+        before = by_name.get(column.name.lower())
+        if before is None:
+            return "true"
+        left = comparable_sql(f"{stored}.{quote(before.name)}", before.dtype)
+        right = comparable_sql(f"{queried}.{quote(column.name)}", column.dtype)
+        comparisons.append(f"not ({left} <=> {right})")
+    return f"({' or '.join(comparisons)})"

@@ -1,0 +1,113 @@
+{#- dbt's strategy, except that names of columns may be in any letter case, and maps are compared. dbt finds the macro of
+    a strategy by its name. -#}
+{% macro snapshot_check_strategy(node, snapshotted_rel, current_rel, model_config, target_exists) %}
+  {%- set key = config.get('unique_key') -%}
+  {%- set hard_deletes = adapter.get_hard_deletes_behavior(config) -%}
+  {%- set updated_at = config.get('updated_at') or snapshot_get_time() -%}
+  {%- set checked = adapter.checked_columns(node, adapter.get_column_schema_from_query(node['compiled_code'])) -%}
+  {{ return({
+      'unique_key': key,
+      'updated_at': updated_at,
+      'row_changed': adapter.row_changed_sql(checked, this, snapshotted_rel, current_rel) if target_exists else 'false',
+      'scd_id': snapshot_hash_arguments(api.Relation.scd_args(key, updated_at)),
+      'invalidate_hard_deletes': hard_deletes == 'invalidate',
+      'hard_deletes': hard_deletes,
+  }) }}
+{% endmacro %}
+
+{#- What changes in the snapshot's table, with the columns of dbt's own macro. Keys may be null, so that rows are matched
+    null-safe, and `dbt_exists` tells those without a match. The query is read once: a change is a row for each entry of
+    `dbt_changes`. -#}
+{% macro iceberg_stream__snapshot_staging_table(strategy, source_sql, target_relation) -%}
+  {%- set names = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
+  {%- set current = config.get('dbt_valid_to_current') -%}
+  {%- set now = snapshot_get_time() -%}
+  {%- set records_deletes = strategy.hard_deletes == 'new_record' -%}
+  {%- set existing = adapter.get_columns_in_relation(target_relation) | map(attribute='name') | map('lower') | list -%}
+  {%- set keys = iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
+  {%- set is_gone -%}
+    {{ 'snapshotted_data.' ~ names.dbt_is_deleted ~ " <=> 'True'" if records_deletes else 'false' }}
+  {%- endset -%}
+  with snapshot_query as (
+    {{ source_sql }}
+  ),
+  snapshotted_data as (
+    select *, {{ unique_key_fields(strategy.unique_key) }}, true as dbt_exists
+    from {{ target_relation.render() }}
+    where {{ names.dbt_valid_to }} is null {%- if current %} or {{ names.dbt_valid_to }} = {{ current }}{% endif %}
+  ),
+  source_data as (
+    select *, {{ unique_key_fields(strategy.unique_key) }}, true as dbt_exists,
+      {{ strategy.updated_at }} as dbt_changed_at,
+      {{ get_dbt_valid_to_current(strategy, {'dbt_valid_to': 'dbt_until'}) }},
+      {{ strategy.scd_id }} as dbt_new_id
+    from snapshot_query
+  ),
+  {#- A row that comes back with an earlier `updated_at` needs an id of its own: the merge finds rows by it. #}
+  used_ids as (
+    select distinct {{ names.dbt_scd_id }} as dbt_used_id from {{ target_relation.render() }}
+  )
+  select if(dbt_change = 'deletion', 'insert', dbt_change) as dbt_change_type,
+    {%- for key in keys %}
+    if(dbt_change = 'insert', source_data.{{ key }}, snapshotted_data.{{ key }}) as {{ key }},
+    {%- endfor %}
+    {%- for column in adapter.get_column_schema_from_query(source_sql) %}
+    {%- if column.name | lower in existing %}
+    if(dbt_change = 'deletion', snapshotted_data.{{ column.quoted }}, source_data.{{ column.quoted }}) as {{ column.quoted }},
+    {%- else %}
+    source_data.{{ column.quoted }},
+    {%- endif %}
+    {%- endfor %}
+    if(dbt_change in ('delete', 'deletion'), {{ now }}, dbt_changed_at) as {{ names.dbt_updated_at }},
+    if(dbt_change in ('delete', 'deletion'), {{ now }}, dbt_changed_at) as {{ names.dbt_valid_from }},
+    case dbt_change
+      when 'insert' then dbt_until
+      when 'update' then dbt_changed_at
+      when 'delete' then {{ now }}
+      else snapshotted_data.{{ names.dbt_valid_to }}
+    end as {{ names.dbt_valid_to }},
+    case dbt_change
+      when 'insert' then if(dbt_used_id is null, dbt_new_id, {{ snapshot_hash_arguments(['dbt_new_id', now]) }})
+      when 'deletion' then {{ snapshot_hash_arguments(['snapshotted_data.' ~ names.dbt_scd_id, now]) }}
+      else snapshotted_data.{{ names.dbt_scd_id }}
+    end as {{ names.dbt_scd_id }}
+    {%- if records_deletes %},
+    if(dbt_change = 'deletion', 'True', 'False') as {{ names.dbt_is_deleted }}
+    {%- endif %}
+  from snapshotted_data
+  full outer join source_data
+    on {% for key in keys %}snapshotted_data.{{ key }} <=> source_data.{{ key }}{{ ' and ' if not loop.last }}{% endfor %}
+  left join used_ids on dbt_new_id = dbt_used_id
+  lateral view explode(
+    case
+      when snapshotted_data.dbt_exists is null then array('insert')
+      when source_data.dbt_exists and ({{ strategy.row_changed }} or {{ is_gone }}) then array('update', 'insert')
+      {%- if strategy.hard_deletes != 'ignore' %}
+      when source_data.dbt_exists is null and not ({{ is_gone }}) then array('delete' {%- if records_deletes %}, 'deletion'{% endif %})
+      {%- endif %}
+    end
+  ) as dbt_change
+{%- endmacro %}
+
+{% macro iceberg_stream__get_unique_key_names(unique_key) %}
+  {%- if unique_key is string -%}
+    {{ return(['dbt_unique_key']) }}
+  {%- endif -%}
+  {%- set names = [] -%}
+  {%- for key in unique_key -%}
+    {%- do names.append('dbt_unique_key_' ~ loop.index) -%}
+  {%- endfor -%}
+  {{ return(names) }}
+{% endmacro %}
+
+{#- The ids of dbt-spark, except that a null and an empty text have different ones. -#}
+{% macro iceberg_stream__snapshot_hash_arguments(args) -%}
+  md5(concat(
+    {%- for arg in args -%}
+    coalesce(cast({{ arg }} as string), ''), {{ "'|', " if not loop.last }}
+    {%- endfor -%}
+    {%- for arg in args -%}
+    if({{ arg }} is null, '|null {{ loop.index }}', ''){{ ', ' if not loop.last }}
+    {%- endfor -%}
+  ))
+{%- endmacro %}

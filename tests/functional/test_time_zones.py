@@ -1,0 +1,119 @@
+"""Times mean the same in sessions of any time zone, also where clocks are changed."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt
+
+from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
+from tests.functional.lake import rows
+
+# Zones, and a day in UTC around which their clocks are changed; the second is changed by half an hour.
+ZONES = {
+    "America/New_York": "2026-03-08",
+    "Australia/Lord_Howe": "2026-04-05",
+    "Europe/Berlin": "2026-10-25",
+}
+EVENTS = """
+{{{{ config(materialized='table', event_time='{column}') }}}}
+select id, timestamp_seconds({{{{ var('start') }}}} + id * 1800) as ts, ntz, cast(ntz as date) as day
+from (
+  select id, timestamp_ntz '1970-01-01' + make_dt_interval(0, 0, 0, {{{{ var('start') }}}} + id * 1800) as ntz
+  from range(96) as t(id)
+)
+"""
+BATCHES = """
+{{{{ config(materialized='incremental', incremental_strategy='microbatch', event_time='{column}',
+  batch_size='day', begin='2026-01-01', lookback=0, partition_by={parts}) }}}}
+select * from {{{{ ref('events_{column}') }}}}
+"""
+TIMES = """id,inferred,typed,with_zone
+1,2026-03-08 00:30:00,2026-03-08 00:30:00,2026-03-08 00:30:00Z
+2,2026-03-08 02:30:00,2026-03-08 02:30:00,2026-03-07 21:30:00-05:00
+3,2026-04-04 15:15:00,2026-04-04 15:15:00,2026-04-04 15:15:00+00:00
+4,2026-10-25 01:30:00,2026-10-25 01:30:00.0,2026-10-25 02:30:00+01:00
+"""
+SEEDS = """
+seeds:
+  - {name: by_dbt, config: {column_types: {typed: timestamp, with_zone: string}}}
+  - {name: by_spark, config: {partition_by: [id], column_types: {typed: timestamp, with_zone: timestamp}}}
+"""
+PANDAS = """
+def model(dbt, session):
+    import pandas as pd
+    dbt.config(materialized='table'%s)
+    return pd.DataFrame({'id': [1, 2], 'at': pd.to_datetime(['2026-03-08 02:30:00', '2026-10-25 01:30:00'])})
+"""
+
+
+@pytest.fixture(params=ZONES)
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The time zone of all sessions."""
+    settings = IcebergStreamConnectionManager.session_settings
+
+    def with_zone(self: Any, tokens: Any) -> dict[str, str]:
+        return settings(self, tokens) | {"spark.sql.session.timeZone": request.param}
+
+    monkeypatch.setattr(IcebergStreamConnectionManager, "session_settings", with_zone)
+    zone: str = request.param
+    return zone
+
+
+def seconds(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp())
+
+
+class TestTimeZones:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        models = {}
+        for column in ("ts", "ntz", "day"):
+            models[f"events_{column}.sql"] = EVENTS.format(column=column)
+            models[f"whole_{column}.sql"] = BATCHES.format(column=column, parts="none")
+            models[f"parts_{column}.sql"] = BATCHES.format(
+                column=column, parts=f"['day({column})']"
+            )
+        return models
+
+    def test_microbatch(self, project: Any, zone: str) -> None:
+        day = datetime.fromisoformat(ZONES[zone])
+        start, end = (str((day + timedelta(days=days)).date()) for days in (0, 2))
+        run = ["run", "--event-time-start", start, "--event-time-end", end]
+        run += ["--vars", f"{{start: {seconds(start)}}}"]
+        run_dbt([*run, "--full-refresh"])
+        run_dbt(run)
+        for name in ("whole_ts", "whole_ntz", "whole_day", "parts_ts", "parts_ntz", "parts_day"):
+            query = f"select count(*), count(distinct id) from {{schema}}.{name}"
+            assert rows(project, query) == [(96, 96)], name
+
+
+class TestRowsOfFiles:
+    @pytest.fixture(scope="class")
+    def seeds(self) -> dict[str, str]:
+        return {"by_dbt.csv": TIMES, "by_spark.csv": TIMES, "seeds.yml": SEEDS}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "frame.py": PANDAS % "",
+            "frame_by_spark.py": PANDAS % ", partition_by=['id']",
+        }
+
+    def test_times_without_a_zone_are_utc(self, project: Any, zone: str) -> None:
+        run_dbt(["build"])
+        times = [line.split(",")[1] for line in TIMES.splitlines()[1:]]
+        expected = [(seconds(time),) * 2 for time in times]
+        for name in ("by_dbt", "by_spark"):
+            query = f"select unix_seconds(inferred), unix_seconds(typed) from {{schema}}.{name} order by id"
+            assert rows(project, query) == expected, name
+        query = (
+            "select unix_seconds(with_zone), unix_seconds(typed) from {schema}.by_spark order by id"
+        )
+        assert rows(project, query) == expected
+        expected = [(seconds("2026-03-08 02:30:00"),), (seconds("2026-10-25 01:30:00"),)]
+        for name in ("frame", "frame_by_spark"):
+            query = f"select unix_seconds(at) from {{schema}}.{name} order by id"
+            assert rows(project, query) == expected, name
