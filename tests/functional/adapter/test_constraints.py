@@ -25,7 +25,7 @@ FROM_FOREIGN_KEY = """
 
 def row_check(expression: str, label: str) -> str:
     message = f"Contract of <model_identifier> is broken: a row violates the constraint: {label}"
-    return f"if(coalesce({expression}, true), true, cast(raise_error('{message}') as boolean))"
+    return f"if(coalesce(({expression}), true), true, cast(raise_error('{message}') as boolean))"
 
 
 def checked_table(columns: str, select: str, checks: list[str]) -> str:

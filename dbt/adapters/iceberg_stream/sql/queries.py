@@ -12,9 +12,10 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from dbt.adapters.iceberg_stream.sql.branches import split_branch
+from dbt.adapters.iceberg_stream.sql.dialect import Spark
 from dbt.adapters.iceberg_stream.sql.reads import CURRENT, AsOf, NameParts, Reads
 
-DIALECT = "spark"
+DIALECT = Spark
 # Table functions that read no table.
 GENERATORS = ("range", "explode", "posexplode", "inline", "stack", "values")
 

@@ -14,6 +14,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from dbt.adapters.iceberg_stream.sql.dialect import Spark
 from dbt.adapters.iceberg_stream.sql.select_text import QueryText, SelectText
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def parse_select_chain(sql: str) -> SelectChain | None:
         The selects; None if the query has joins, groups, subqueries, an order, …
     """
     try:
-        tree, text = sqlglot.parse_one(sql, dialect="spark"), QueryText(sql)
+        tree, text = sqlglot.parse_one(sql, dialect=Spark), QueryText(sql)
     except SqlglotError:
         return None
     steps: list[Step] = []

@@ -201,6 +201,17 @@ def test_the_change_is_no_column_of_the_row() -> None:
     assert pick("select * except (id), v.__stream as __stream from v", "v", ROWS.schema) is None
 
 
+def test_texts_and_numbers_as_spark_reads_them() -> None:
+    """Once, `'it''s'` was `its`, and the lowest integer no integer."""
+    values = ["'it''s'", "''''", "'a' 'b'", "-2147483648", "-2147483649"]
+    columns = [f"{value} as c{number}" for number, value in enumerate(values)]
+    picked = pick(f"select id, {', '.join(columns)} from v", "v", ROWS.schema)
+    assert picked is not None
+    [row] = picked.select(pa.record_batch({"id": [1]})).to_pylist()
+    assert list(row.values()) == [1, "it's", "'", "ab", -(2**31), -(2**31) - 1]
+    assert [picked.computed[name].type for name in ("c3", "c4")] == [pa.int32(), pa.int64()]
+
+
 def test_types_that_pyarrow_cannot_compute_with() -> None:
     """Texts of UUIDs are an extension type, for which PyArrow has few functions."""
     ids = pa.array([b"\0" * 16], pa.binary(16)).cast(pa.uuid())
@@ -224,6 +235,11 @@ def test_types_that_pyarrow_cannot_compute_with() -> None:
         ("select absent from v", "`absent`"),
         ("select v.* from v as w", "`v.*`"),
         ("select id from v where name = 'a\\b'", "a query with a backslash or a double quote"),
+        (
+            "select cast(name as string collate utf8_lcase) = 'a' as x from v",
+            "`CAST(name AS STRING COLLATE utf8_lcase)`",
+        ),
+        ("select name collate utf8_lcase = 'a' as x from v", "`name COLLATE utf8_lcase`"),
         ("select id from v limit 1", queries.MORE),
     ],
 )

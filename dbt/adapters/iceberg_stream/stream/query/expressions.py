@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
-from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 
+from dbt.adapters.iceberg_stream.sql.dialect import Spark
 from dbt.adapters.iceberg_stream.stream.query import nested, numbers, temporal, texts
 from dbt.adapters.iceberg_stream.stream.query.casts import cast, wider
 from dbt.adapters.iceberg_stream.stream.query.decimals import decimal_type, is_decimal
@@ -337,6 +337,6 @@ def _cast_type(node: exp.DataType) -> pa.DataType:
         digits = [count(parameter.this) for parameter in node.expressions]
         return decimal_type(*(*digits, *(10, 0)[len(digits) :]))
     to = CAST_TYPES.get(node.this)
-    if to is None or node.expressions:
+    if to is None or node.expressions or node.args.get("collate"):
         raise Unsupported
     return to

@@ -78,7 +78,7 @@ def number(node: exp.Expr) -> Value:
     """
     sign, text = _signed(node)
     if INTEGER.fullmatch(text):
-        return constant(node, pa.int32() if int(text) < 2**31 else pa.int64())
+        return constant(node, pa.int32() if _fits(sign * int(text), 32) else pa.int64())
     if DECIMAL.fullmatch(text):
         return _decimal(sign * Decimal(text))
     if "e" not in text.lower():
@@ -98,13 +98,17 @@ def constant(node: exp.Expr, kind: pa.DataType) -> Value:
     """
     sign, text = _signed(node)
     is_integer = INTEGER.fullmatch(text) is not None
-    if kind in INTEGERS and is_integer and int(text) < 2 ** (kind.bit_width - 1):
+    if kind in INTEGERS and is_integer and _fits(sign * int(text), kind.bit_width):
         return scalar(sign * int(text), kind)
     if kind == pa.float64() and NUMBER.fullmatch(text):
         if is_integer and int(text) > EXACT_DOUBLE:
             raise Unsupported
         return scalar(sign * float(text), kind)
     raise Unsupported
+
+
+def _fits(value: int, bits: int) -> bool:
+    return -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
 
 
 def as_operand(node: exp.Expr, value: Value) -> Value:
