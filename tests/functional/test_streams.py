@@ -186,6 +186,34 @@ class TestFiles:
         assert rows(project, ALL) == [(1, "paid", 1.0), (3, "paid", 3.0)]
 
 
+APPENDED = """
+{{ config(materialized='stream', alias='events', %s) }}
+select id, status from {{ stream(source('landing', 'orders')) }}
+"""
+
+
+class TestRenamed:
+    """A model that appends gets another name, and its table keeps its own."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"events.sql": APPENDED % "tags='x'", "sources.yml": SOURCES}
+
+    def test_it_does_not_read_again(self, project: Any) -> None:
+        land(project, "1", (1, "new", 1.0, "c"))
+        run_dbt(["run"])
+        models = Path(project.project_root) / "models"
+        (models / "events.sql").rename(models / "all_events.sql")
+        land(project, "2", (2, "new", 2.0, "c"))
+        _, said = run_dbt_and_capture(["run"], expect_pass=False)
+        assert "has the rows of the stream model.test.events" in said
+        ids = "select id from {schema}.events order by id"
+        assert rows(project, ids) == [(1,)]
+        (models / "all_events.sql").write_text(APPENDED % "sink_id='model.test.events'")
+        run_dbt(["run"])
+        assert rows(project, ids) == [(1,), (2,)]
+
+
 class TestBadRecords:
     """Lines that are no JSON, and a value that its column cannot take."""
 

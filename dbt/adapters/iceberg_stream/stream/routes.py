@@ -23,6 +23,7 @@ from dbt.adapters.iceberg_stream.stream.options import (
     column_names,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
+from dbt.adapters.iceberg_stream.stream.sink.known_streams import require_known
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, property_name
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
@@ -121,6 +122,7 @@ def create_route_table(
 
 
 def _require_created_by(sink_id: str, metadata: Metadata, name: Name) -> None:
+    require_known(metadata, sink_id, ".".join(name))
     if property_name(sink_id) not in (metadata.get("properties") or {}):
         raise StreamError(
             f"`route_by` sends rows to {'.'.join(name)}, which already exists and was not created "
