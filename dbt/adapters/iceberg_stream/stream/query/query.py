@@ -294,6 +294,7 @@ class StreamQuery:
         partition: SQL of a struct of the partition fields' values; empty for none.
         returned: columns that the query returns.
         where: SQL condition of the rows that go to this table; empty for all.
+        deletes_others: whether changes that go to other tables delete the rows of their keys here.
     """
 
     change_sql: str
@@ -304,6 +305,7 @@ class StreamQuery:
     partition: str = ""
     returned: Sequence[str] = ()
     where: str = ""
+    deletes_others: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -347,8 +349,8 @@ class StreamQuery:
             raise Unsupported("`apply_as_truncates`")
         if self.reads_target:
             raise Unsupported("changes that depend on rows of the table")
-        deletes = self.options.deletes
-        picked = pick(self.change_sql, self.view, schema, self.where, deletes, setting)
+        deletes = _any_of(*self._delete_conditions) or None
+        picked = pick(self.change_sql, self.view, schema, self._filter, deletes, setting)
         return picked.only(self.columns, target)
 
     def changes(self) -> str:
@@ -428,9 +430,20 @@ class StreamQuery:
 
     @property
     def _rows(self) -> str:
-        if not self.where:
+        if not self._filter:
             return f"(\n{self.change_sql}\n)"
-        return f"(select * from (\n{self.change_sql}\n) where {self.where}\n)"
+        return f"(select * from (\n{self.change_sql}\n) where {self._filter}\n)"
+
+    @property
+    def _filter(self) -> str:
+        return "" if self.deletes_others else self.where
+
+    @property
+    def _delete_conditions(self) -> list[str]:
+        conditions = [self.options.deletes] if self.options.deletes else []
+        if self.deletes_others and self.where:
+            conditions.append(f"not coalesce({self.where}, false)")
+        return conditions
 
     @property
     def _truncated(self) -> str:
@@ -443,7 +456,8 @@ class StreamQuery:
     def _listed(self) -> str:
         parts = [quote(name) for name in self.columns]
         parts += [f"{order} as {ORDER}{number}" for number, order in enumerate(self._orders())]
-        parts.append(f"{_any_of(f'{CHANGE}.deleted', self.options.deletes)} as {DELETED}")
+        deletes = _any_of(f"{CHANGE}.deleted", *self._delete_conditions)
+        parts.append(f"{deletes} as {DELETED}")
         return ", ".join(parts)
 
 
