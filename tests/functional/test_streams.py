@@ -464,6 +464,17 @@ class TestVersions:
             (2, "new", 2.0, 11, 21),
         ]
 
+    def test_deletes_that_come_first(self, project: Any) -> None:
+        land(project, "3", (3, None, None, "d", 30), (None, None, None, "d", 30))
+        run_dbt(["run"])
+        land(project, "4", (3, "new", 3.0, "c", 25), (None, "new", 4.0, "c", 26))
+        run_dbt(["run"])
+        query = "select * from {schema}.orders where __START_AT > 20 order by __START_AT"
+        expected = [(3, "new", 3.0, 25, 30), (None, "new", 4.0, 26, 30)]
+        assert rows(project, query) == expected
+        run_dbt(["run", "--full-refresh"])
+        assert rows(project, query) == expected
+
 
 class TestChangesOfATable:
     """A stream of a stream: rows that the first one updates and deletes."""

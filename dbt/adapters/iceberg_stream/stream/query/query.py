@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     END,
     START,
     TargetTable,
+    get_deletes_sql,
     get_filled_sql,
     get_not_late_sql,
     get_soft_deletes_sql,
@@ -353,9 +354,18 @@ class StreamQuery:
         picked = pick(self.change_sql, self.view, schema, self._filter, deletes, setting)
         return picked.only(self.columns, target)
 
-    def changes(self) -> str:
-        """Return SQL of the changes: the table's columns, order columns, whether they delete."""
-        return self._finished(self._row_changes)
+    def changes(self, tombstones: str | None = None) -> str:
+        """Return SQL of the changes: the table's columns, order columns, whether they delete.
+
+        Args:
+            tombstones: where versions are kept, a view of deletes of earlier batches; None if there
+                are none.
+        """
+        return self._finished(self._row_changes, tombstones)
+
+    def deletes(self) -> str:
+        """Return SQL of the keys that are deleted, where versions are kept, with the times."""
+        return get_deletes_sql(self._row_changes, self._target)
 
     def changes_not_late(self, tombstones: str | None) -> str:
         """Return SQL of the changes that are not older than the row they change.
@@ -405,7 +415,7 @@ class StreamQuery:
             f"(select max(struct({orders})) from changes where truncated)"
         )
 
-    def _finished(self, sql: str) -> str:
+    def _finished(self, sql: str, tombstones: str | None = None) -> str:
         """Apply the options that read the table's rows, and add the partition values."""
         options, table = self.options, self._target
         if nulls := options.ignore_null_updates:
@@ -415,7 +425,7 @@ class StreamQuery:
         if options.soft_deletes:
             sql = get_soft_deletes_sql(sql, table, options.soft_deletes, options.sequence_by)
         if options.scd_type == 2:
-            sql = get_versions_sql(sql, table)
+            sql = get_versions_sql(sql, table, tombstones)
         if self.partition:
             sql = f"select *, {self.partition} as {PARTITION} from (\n{sql}\n)"
         return sql

@@ -514,11 +514,15 @@ class Sink:
         """Load the table's current metadata."""
         return self._load()
 
-    def deleted_keys(self) -> list[str]:
-        """Return the locations of files with the keys that were deleted, and with their order."""
+    def deleted_keys(self, is_versioned: bool = False) -> list[str]:
+        """Return the locations of files with the keys that were deleted, and with their order.
+
+        Args:
+            is_versioned: whether the table has all versions of its rows.
+        """
         if self.replaces:
             return []
-        return deleted_keys(self._load(), self.progress.sink_id)
+        return deleted_keys(self._load(), self.progress.sink_id, is_versioned)
 
     def discard(self, batches: Sequence[WrittenBatch]) -> None:
         """Remove the files of batches that will not be committed.
