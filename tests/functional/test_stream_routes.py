@@ -119,6 +119,58 @@ class TestNewTables:
         assert actual(project, "shop__people", "id, value") == [(1, "c")]
 
 
+class TestSharedKeys:
+    """A key has one row in all tables: its route changes, and it is deleted without a route."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        shared = "route_keys='shared', routes=['orders', 'items']"
+        live = "{{ config(materialized='stream', unique_key='id', apply_as_deletes='deleted') }}"
+        copied = "{{ config(materialized='stream', unique_key='id', route_by='tbl', routes=['orders', 'items']) }}"
+        return {
+            "sources.yml": SOURCES,
+            "shop.sql": SHOP % shared,
+            "live.sql": live + "select * from {{ stream(source('landing', 'shop')) }}",
+            "copied.sql": copied + "select * from {{ stream(ref('live'), changes=true) }}",
+        }
+
+    def assert_rows(self, project: Any, **expected: list[tuple[int, str | None]]) -> None:
+        for model in ("shop", "copied"):
+            for route in ("", "orders", "items"):
+                name = f"{model}__{route}" if route else model
+                wanted = expected.get(route or "own", [])
+                assert actual(project, name, "id, value") == wanted, name
+
+    def test_no_row_stays_behind(self, project: Any) -> None:
+        land(
+            project,
+            "1",
+            ("orders", 1, None, "a"),
+            ("orders", 2, None, "a"),
+            ("items", 3, None, "a"),
+            (None, 4, None, "a"),
+            ("items", 5, None, "a"),
+            ("orders", 5, None, "b"),
+        )
+        run_dbt(["run"])
+        self.assert_rows(
+            project, own=[(4, "a")], orders=[(1, "a"), (2, "a"), (5, "b")], items=[(3, "a")]
+        )
+        land(
+            project,
+            "2",
+            (None, 1, None, None, True),
+            ("items", 2, None, "b"),
+            ("other", 3, None, "b"),
+            ("orders", 4, None, "b"),
+        )
+        run_dbt(["run"])
+        orders = [(4, "b"), (5, "b")]
+        self.assert_rows(project, own=[(3, "b")], orders=orders, items=[(2, "b")])
+        run_dbt(["run", "--full-refresh"])
+        self.assert_rows(project, own=[(3, "b")], orders=orders, items=[(2, "b")])
+
+
 class TestForeignTables:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:

@@ -186,6 +186,34 @@ class TestFiles:
         assert rows(project, ALL) == [(1, "paid", 1.0), (3, "paid", 3.0)]
 
 
+APPENDED = """
+{{ config(materialized='stream', alias='events', %s) }}
+select id, status from {{ stream(source('landing', 'orders')) }}
+"""
+
+
+class TestRenamed:
+    """A model that appends gets another name, and its table keeps its own."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"events.sql": APPENDED % "tags='x'", "sources.yml": SOURCES}
+
+    def test_it_does_not_read_again(self, project: Any) -> None:
+        land(project, "1", (1, "new", 1.0, "c"))
+        run_dbt(["run"])
+        models = Path(project.project_root) / "models"
+        (models / "events.sql").rename(models / "all_events.sql")
+        land(project, "2", (2, "new", 2.0, "c"))
+        _, said = run_dbt_and_capture(["run"], expect_pass=False)
+        assert "has the rows of the stream model.test.events" in said
+        ids = "select id from {schema}.events order by id"
+        assert rows(project, ids) == [(1,)]
+        (models / "all_events.sql").write_text(APPENDED % "sink_id='model.test.events'")
+        run_dbt(["run"])
+        assert rows(project, ids) == [(1,), (2,)]
+
+
 class TestBadRecords:
     """Lines that are no JSON, and a value that its column cannot take."""
 
@@ -435,6 +463,17 @@ class TestVersions:
             (1, "paid", 1.0, 20, None),
             (2, "new", 2.0, 11, 21),
         ]
+
+    def test_deletes_that_come_first(self, project: Any) -> None:
+        land(project, "3", (3, None, None, "d", 30), (None, None, None, "d", 30))
+        run_dbt(["run"])
+        land(project, "4", (3, "new", 3.0, "c", 25), (None, "new", 4.0, "c", 26))
+        run_dbt(["run"])
+        query = "select * from {schema}.orders where __START_AT > 20 order by __START_AT"
+        expected = [(3, "new", 3.0, 25, 30), (None, "new", 4.0, 26, 30)]
+        assert rows(project, query) == expected
+        run_dbt(["run", "--full-refresh"])
+        assert rows(project, query) == expected
 
 
 class TestChangesOfATable:

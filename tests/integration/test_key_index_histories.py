@@ -35,7 +35,8 @@ from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.key_index import index_runs
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, read_property
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, append
 from dbt.adapters.iceberg_stream.tables.commit.change import Change as TableChange
@@ -89,9 +90,17 @@ class Histories(RuleBasedStateMachine):
             return changes
         return [replace(c, key=0 if c.key is None else c.key) for c in changes]
 
-    def open(self, sink_id: str) -> Sink:
+    def claim(self, sink_id: str) -> Sink:
+        base = self.lake.load(NAME)
+        assert base is not None
+        if read_property(base.metadata, sink_id) is None:
+            add_stream(self.lake, NAME, sink_id)
         sink = Sink(self.lake, NAME, Progress(sink_id), ("id",))
         sink.claim()
+        return sink
+
+    def open(self, sink_id: str) -> Sink:
+        sink = self.claim(sink_id)
         sink.load_index(1000, refresh=False)
         return sink
 
@@ -145,8 +154,7 @@ class Histories(RuleBasedStateMachine):
     @rule(changes=CHANGES)
     def second_stream_of_equality_deletes(self, changes: list[Change]) -> None:
         changes = self.allowed(changes)
-        other = Sink(self.lake, NAME, Progress("model.shop.equality"), ("id",))
-        other.claim()
+        other = self.claim("model.shop.equality")
         write_id, batch = write_batch(other, changes, next(self.uppers))
         other.commit(write_id, [batch])
         self.apply(changes)

@@ -18,7 +18,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from tests.integration.stream_bed import Bed
 from tests.integration.tables import duckdb_rows
-from tests.integration.version_model import Change, Version, changed_versions
+from tests.integration.version_model import Change, Delete, Version, changed_versions, deletes_of
 
 OPTIONS = {"deletes": "op = 'd'", "sequence_by": ("at",), "scd_type": 2}
 EXTRA = ", __START_AT bigint, __END_AT bigint"
@@ -89,6 +89,7 @@ def test_random_histories(
     plans, chosen = Plans(runner), random.Random(seed)
     bed = Bed(lake, spark, tmp_path / "landing", plans, OPTIONS, EXTRA, layout)
     truth: list[Version] = []
+    deletes: set[Delete] = set()
     for _ in range(5):
         for _ in range(chosen.randrange(1, 3)):
             # Each time once in a file, because several files may be one batch.
@@ -99,7 +100,8 @@ def test_random_histories(
             ]
             land(bed, changes)
             bed.drain()
-            truth = changed_versions(truth, changes)
+            truth = changed_versions(truth, changes, deletes)
+            deletes |= deletes_of(changes)
             assert Counter(versions(lake, bed)) == Counter(truth)
         truth = other_writer(bed, chosen, truth)
     assert plans.scans and not any(plans.scans)

@@ -19,6 +19,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 from dbt.adapters.iceberg_stream.stream.errors import Fenced
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.commits import commit_batches
+from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
 from dbt.adapters.iceberg_stream.tables.drop import drop_table
@@ -80,6 +81,7 @@ def test_another_writer_is_faster_at_one_of_them(lake: IcebergCatalog) -> None:
     def overtaken(commits: Sequence[Any]) -> None:
         if not calls:
             calls.append(1)
+            add_stream(lake, NAMES[1], "another")
             other.claim()
             commit(other, [Change(7, "theirs")], 1)
         real(commits)

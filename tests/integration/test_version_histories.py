@@ -54,8 +54,10 @@ from tests.integration.streams import NAME
 from tests.integration.tables import LATER, duckdb_rows, write
 from tests.integration.version_model import (
     Change,
+    Delete,
     Version,
     changed_versions,
+    deletes_of,
     first_changes,
     may_change,
 )
@@ -99,6 +101,7 @@ class Versions(RuleBasedStateMachine):
         self.lake.commit(staged, (AssertCreate(),), ())
         self.uppers = itertools.count(1)
         self.truth: list[Version] = []
+        self.deletes: set[Delete] = set()
         self.open()
 
     def open(self) -> None:
@@ -118,7 +121,7 @@ class Versions(RuleBasedStateMachine):
         assert located is not None
         before = list(zip(*(located[name].to_pylist() for name in COLUMNS), strict=True))
         assert Counter(before) == Counter(v for v in self.truth if may_change(v, first))
-        after = changed_versions(before, changes)
+        after = changed_versions(before, changes, self.deletes)
         starts = {(version[0], version[2]) for version in after}
         removed = [version for version in before if (version[0], version[2]) not in starts]
         new = [version for version in after if version not in before]
@@ -139,7 +142,8 @@ class Versions(RuleBasedStateMachine):
     def write(self, changes: list[Change], chunk: int) -> None:
         write_id, batch = self.written(changes, chunk)
         self.sink.commit(write_id, [batch])
-        self.truth = changed_versions(self.truth, changes)
+        self.truth = changed_versions(self.truth, changes, self.deletes)
+        self.deletes |= deletes_of(changes)
 
     @rule(changes=CHANGES, same=st.booleans(), stored=st.booleans())
     def restart(self, changes: list[Change], same: bool, stored: bool) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 Version = tuple[int | None, str | None, int, int | None]
 # The key, the value, and the time; without a value, the change deletes the row.
 Change = tuple[int | None, str | None, int]
+# The key and the time.
+Delete = tuple[int | None, int]
 
 
 def first_changes(changes: list[Change]) -> dict[int | None, int]:
@@ -21,12 +23,20 @@ def may_change(version: Version, first: dict[int | None, int]) -> bool:
     return key in first and (end is None or end > first[key] or start >= first[key])
 
 
-def changed_versions(versions: list[Version], changes: list[Change]) -> list[Version]:
+def deletes_of(changes: list[Change]) -> set[Delete]:
+    """Return the deletes among changes."""
+    return {(key, at) for key, value, at in changes if value is None}
+
+
+def changed_versions(
+    versions: list[Version], changes: list[Change], deletes: set[Delete]
+) -> list[Version]:
     """Return the versions of all keys after some changes, the last one of which counts.
 
     Args:
         versions: before, of any keys.
         changes: in the order of their source.
+        deletes: all earlier ones.
     """
     first = first_changes(changes)
     after = [version for version in versions if not may_change(version, first)]
@@ -35,6 +45,7 @@ def changed_versions(versions: list[Version], changes: list[Change]) -> list[Ver
         ours = [
             version[1:] for version in versions if version[0] == key and may_change(version, first)
         ]
+        events |= {at: None for deleted, at in deletes if deleted == key}
         events |= {end: None for _, _, end in ours if end is not None}
         events |= {start: value for value, start, _ in ours}
         events |= {at: value for changed, value, at in changes if changed == key}

@@ -68,6 +68,9 @@ def call(project: Path, *arguments: str) -> Result:
     [
         (("orphans", "s.t"), "0 orphans"),
         (("streams", "s.t"), "No stream writes to s.t."),
+        (("streams", "s.t", "forget"), "Name the stream: streams s.t forget STREAM"),
+        (("streams", "s.t", "forget", "model.p.m"), "s.t has no progress of the stream model.p.m"),
+        (("streams", "s.t", "add", "model.p.m"), "model.p.m may write to s.t. Its next run reads"),
         (("resume", "s.t"), "No stream of s.t needs to be resumed"),
         (("check", "s.t"), "0 errors"),
         (("run",), "No stream model is selected"),

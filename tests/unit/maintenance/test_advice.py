@@ -218,7 +218,7 @@ def test_a_stream_that_is_late() -> None:
     advice = only(stream(49))
     assert (advice.code, advice.urgency) == ("stream-late", "broken")
     assert "no progress for 49 hours" in advice.problem
-    assert "iceberg-stream.sink.model.p.m" in advice.cure
+    assert "iceberg-stream streams s.t forget model.p.m" in advice.cure
     assert advice.command == ("streams", "s.t")
     assert advise([stream(49)], Thresholds(max_stream_age=50), NOW) == []
 

@@ -104,6 +104,7 @@ class Query:
     """Reads nothing."""
 
     where: str = ""
+    deletes_others: bool = False
 
 
 @dataclass

@@ -6,6 +6,7 @@ import pytest
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
+from dbt.adapters.iceberg_stream.stream.routes import has_shared_keys
 
 
 def route_options(**config: Any) -> Any:
@@ -116,3 +117,32 @@ def test_what_a_table_without_deletes_cannot_remember() -> None:
 )
 def test_which_streams_convert_equality_deletes(config: dict[str, Any], expected: bool) -> None:
     assert route_options(**{"unique_key": "id", **config}).converts_deletes is expected
+
+
+@pytest.mark.parametrize(
+    ("config", "of_rows", "table_column", "expected"),
+    [
+        ({}, False, False, False),
+        ({}, True, False, True),
+        ({}, True, True, False),
+        ({"unique_key": None}, True, False, False),
+        ({"ignore_null_updates": True}, True, False, False),
+        ({"routes": {"a": {"unique_key": "a_id"}}}, True, False, False),
+        ({"route_keys": "separate"}, True, False, False),
+        ({"route_keys": "shared"}, False, True, True),
+    ],
+)
+def test_whether_routes_share_their_keys(
+    config: dict[str, Any], of_rows: bool, table_column: bool, expected: bool
+) -> None:
+    options = route_options(**{"unique_key": "id", "route_by": "kind", **config})
+    assert has_shared_keys(options, of_rows, table_column) == expected
+
+
+def test_routes_that_cannot_share_their_keys() -> None:
+    shared = {"route_by": "kind", "route_keys": "shared"}
+    for config in ({}, {"unique_key": "id", "ignore_null_updates": True}):
+        with pytest.raises(CompilationError, match="`route_keys: shared` needs a `unique_key`"):
+            route_options(**shared, **config)
+    with pytest.raises(CompilationError, match="the route `a` has a `unique_key`"):
+        route_options(**shared, unique_key="id", routes={"a": {"unique_key": "a_id"}})

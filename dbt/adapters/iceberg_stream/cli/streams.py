@@ -32,6 +32,7 @@ from dbt.adapters.iceberg_stream.errors.redaction import without_secrets
 if TYPE_CHECKING:
     from dbt_common.events.base_types import EventMsg
 
+    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
     from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
     from dbt.adapters.iceberg_stream.report.live import LivePage
     from dbt.adapters.iceberg_stream.stream.service import Service
@@ -214,26 +215,58 @@ def _dbt(arguments: list[str], service: Service) -> bool:
 
 @click.command()
 @click.argument("table")
+@click.argument("action", type=click.Choice(["forget", "add"]), required=False)
+@click.argument("stream", required=False)
 @project_dir
 @profiles_dir
 @target
 @in_catalog
 def streams(
     table: str,
+    action: str | None,
+    stream: str | None,
     project_dir: Path,
     profiles_dir: Path | None,
     target: str | None,
     catalog_name: str | None,
 ) -> None:
-    """Show the progress of the streams that write to TABLE ([catalog.]schema.name)."""
+    """Show the progress of the streams that write to TABLE ([catalog.]schema.name).
+
+    `forget STREAM` removes the progress of a stream that does not run any more: snapshots that it
+    has not read may expire. `add STREAM` lets a further stream write to the table.
+    """
     from dbt.adapters.iceberg_stream.profile.project import open_catalogs
     from dbt.adapters.iceberg_stream.stream.sink.progress import sinks
+
+    if (action is None) != (stream is None):
+        raise click.UsageError(f"Name the stream: streams {table} {action} STREAM.")
+    with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
+        catalog, rest = find_catalog(catalogs, table, catalog_name)
+        name = table_name(rest)
+        loaded = load_table(catalog, name)
+        if action is not None and stream is not None:
+            click.echo(_change_streams(catalog, name, action, stream))
+            return
+        stream_progress = sinks(loaded.metadata)
+    _show_streams(table, stream_progress)
+
+
+def _change_streams(catalog: IcebergCatalog, name: Name, action: str, stream: str) -> str:
+    """Forget or add a stream; return what was done."""
+    from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream, forget_stream
     from dbt.adapters.iceberg_stream.stream.sources.source import describe
 
-    with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
-        catalog, name = find_catalog(catalogs, table, catalog_name)
-        loaded = load_table(catalog, table_name(name))
-        stream_progress = sinks(loaded.metadata)
+    if action == "forget":
+        forget_stream(catalog, name, stream)
+        return f"{'.'.join(name)} has forgotten the progress of {stream}."
+    progress = add_stream(catalog, name, stream)
+    begin = describe(progress.frontier)
+    return f"{stream} may write to {'.'.join(name)}. Its next run reads its source from {begin}."
+
+
+def _show_streams(table: str, stream_progress: list[Progress]) -> None:
+    from dbt.adapters.iceberg_stream.stream.sources.source import describe
+
     if not stream_progress:
         click.echo(f"No stream writes to {table}.")
     for progress in stream_progress:

@@ -281,8 +281,8 @@ def _stream_advice(health: TableHealth, thresholds: Thresholds, now: int) -> Ite
                 health.name,
                 "stream-late",
                 f"The stream {stream.sink_id} has recorded no progress for {age:,.0f} hours.",
-                "Run its model. If the stream is retired, remove the table property "
-                f"{stream.property_name}.",
+                "Run its model. If the stream is retired, run "
+                f"`iceberg-stream streams {table} forget {stream.sink_id}`.",
                 ("streams", table),
                 urgency="broken",
             )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, snapshots
 from dbt.adapters.iceberg_stream.maintenance.check.streams import check_streams, sink_ids
-from dbt.adapters.iceberg_stream.stream.sink.progress import SINK_ID, property_name, read_property
+from dbt.adapters.iceberg_stream.stream.sink.progress import SINK_ID, read_property
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,6 @@ class StreamHealth:
     last_commit_ms: int | None
     last_progress_ms: int | None
     problem: str | None
-
-    @property
-    def property_name(self) -> str:
-        """Name of the table property with the stream's progress."""
-        return property_name(self.sink_id)
 
 
 def stream_health(metadata: Metadata) -> tuple[StreamHealth, ...]:

@@ -48,6 +48,7 @@ from dbt.adapters.iceberg_stream.stream.query.query import (
 from dbt.adapters.iceberg_stream.stream.routes import (
     Router,
     create_route_table,
+    has_shared_keys,
     list_routes,
     route_options,
     route_table_name,
@@ -283,8 +284,11 @@ class StreamModel:
             routed = relation.incorporate(path={"identifier": identifier})
             return model._table_stream(routed, options, identifier, frontier)
 
-        assert self.options.route_by is not None
-        return Router(self.options.route_by, own, open_route, self.options.create_tables)
+        options = self.options
+        assert options.route_by is not None
+        has_table_column = self.source.spec.get("table_column") is not None
+        shares_keys = has_shared_keys(options, self.opened_source.of_rows, has_table_column)
+        return Router(options.route_by, own, open_route, options.create_tables, shares_keys)
 
     def routes(self, relation: BaseRelation) -> list[str]:
         """Return the routes that have tables or are in the model's config.

@@ -15,6 +15,7 @@ SequenceNumbers = Literal["auto", "one", "many"]
 DeleteEncoding = Literal["auto", "equality", "position", "copy_on_write"]
 OnBadRecord = Literal["stop", "dead_letters"]
 OnNoTransactions = Literal["warn", "stop"]
+RouteKeys = Literal["shared", "separate"]
 
 # Characters of a route; rows with others in their route stay in the model's own table.
 LETTERS = "a-z0-9_"
@@ -28,6 +29,7 @@ CHOICES = {
     "on_no_transactions": ("warn", "stop"),
     "stored_as_scd_type": (1, 2),
     "delete_encoding": ("auto", "equality", "position", "copy_on_write"),
+    "route_keys": ("shared", "separate"),
 }
 # Options that are text, with what an error message asks for.
 A_CONDITION = "a condition on the query's columns, as text"
@@ -99,6 +101,8 @@ class StreamOptions:
         on_no_transactions: what to do if the catalog cannot commit several tables at once.
         route_by: column that names the table of a row.
         routes: options that each route overrides, by the route in lower case.
+        route_keys: whether a key has one row in all tables of the stream (`shared`), or one in each
+            of them; None for what the source says.
         create_tables: whether routes that `routes` does not name get tables as well.
     """
 
@@ -128,6 +132,7 @@ class StreamOptions:
     on_no_transactions: OnNoTransactions = "warn"
     route_by: str | None = None
     routes: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    route_keys: RouteKeys | None = None
     create_tables: bool = False
 
     @property
@@ -211,6 +216,7 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
         on_no_transactions=config.get("on_no_transactions", "warn"),
         route_by=config.get("route_by"),
         routes={str(route).lower(): overrides for route, overrides in _routes(config).items()},
+        route_keys=config.get("route_keys"),
         create_tables=bool(config.get("create_tables")),
         **{name: value for name, value in numbers.items() if value is not None},
     )
@@ -284,12 +290,20 @@ def _routes(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _route_errors(config: Mapping[str, Any]) -> list[str]:
     if not config.get("route_by"):
-        names = [name for name in ("routes", "create_tables") if config.get(name)]
+        names = [name for name in ("routes", "create_tables", "route_keys") if config.get(name)]
         return [f"`{name}` needs a `route_by`: the column that names the table" for name in names]
     errors = []
     if config.get("commit_group"):
         errors.append("`route_by` and `commit_group` exclude each other: set one of them")
+    shared = config.get("route_keys") == "shared"
+    if shared and (not config.get("unique_key") or config.get("ignore_null_updates")):
+        errors.append(
+            "`route_keys: shared` needs a `unique_key`, and changes that have their route: remove "
+            "`ignore_null_updates`"
+        )
     for route, overrides in _routes(config).items():
+        if shared and "unique_key" in (overrides or {}):
+            errors.append(f"the route `{route}` has a `unique_key`, but `route_keys` is shared")
         lower = str(route).lower()
         if not re.fullmatch(f"[{LETTERS}]+", lower) or lower == NO_ROUTE:
             errors.append(

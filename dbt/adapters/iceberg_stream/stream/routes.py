@@ -23,6 +23,7 @@ from dbt.adapters.iceberg_stream.stream.options import (
     column_names,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
+from dbt.adapters.iceberg_stream.stream.sink.known_streams import require_known
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, property_name
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
@@ -55,6 +56,21 @@ def route_options(options: StreamOptions, route: str) -> StreamOptions:
     if "except" in overrides:
         changes |= {"excluded": column_names(overrides["except"]), "columns": None}
     return replace(options, **changes)
+
+
+def has_shared_keys(options: StreamOptions, of_rows: bool, table_column: bool) -> bool:
+    """Return whether a key has one row in all tables of a stream, and not one in each of them.
+
+    Args:
+        options: the model's options.
+        of_rows: whether the source has changes of a table's rows.
+        table_column: whether it has those of several tables, each with keys of its own.
+    """
+    if options.route_keys is not None:
+        return options.route_keys == "shared"
+    own_keys = any("unique_key" in (overrides or {}) for overrides in options.routes.values())
+    of_one_table = of_rows and not table_column and bool(options.keys)
+    return of_one_table and not own_keys and not options.ignore_null_updates
 
 
 def list_routes(catalog: IcebergCatalog, name: Name, options: StreamOptions) -> list[str]:
@@ -121,6 +137,7 @@ def create_route_table(
 
 
 def _require_created_by(sink_id: str, metadata: Metadata, name: Name) -> None:
+    require_known(metadata, sink_id, ".".join(name))
     if property_name(sink_id) not in (metadata.get("properties") or {}):
         raise StreamError(
             f"`route_by` sends rows to {'.'.join(name)}, which already exists and was not created "
@@ -139,12 +156,14 @@ class Router:
         open_route: returns the table of a route, created if it is missing. Its second argument is
             the first batch with rows of the route, or None for a route that is known at the start.
         creates: whether to create tables for new routes (`create_tables`).
+        shares_keys: whether a change of a key deletes its rows in the tables of other routes.
     """
 
     column: str
     own: TableStream
     open_route: Callable[[str, BatchRange | None], TableStream]
     creates: bool
+    shares_keys: bool = False
     _routes: dict[str, TableStream] = field(default_factory=dict)
 
     def open(self, routes: Sequence[str]) -> list[TableStream]:
@@ -187,11 +206,14 @@ class Router:
 
     def _open(self, route: str, batch: BatchRange | None) -> TableStream:
         table = self.open_route(route, batch)
-        table.writer.query = replace(table.writer.query, where=f"{self._route} = '{route}'")
+        self._select(table, f"{self._route} = '{route}'")
         self._routes[route] = table
-        own = self.own.writer
-        own.query = replace(own.query, where=self._has_no_table)
+        self._select(self.own, self._has_no_table)
         return table
+
+    def _select(self, table: TableStream, where: str) -> None:
+        query = table.writer.query
+        table.writer.query = replace(query, where=where, deletes_others=self.shares_keys)
 
     @property
     def _route(self) -> str:

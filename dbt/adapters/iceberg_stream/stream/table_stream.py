@@ -101,10 +101,12 @@ class TableStream:
             upper: the end of that batch.
         """
         assert self.reopen is not None, "a source whose columns change has `reopen`"
-        where, index = self.writer.query.where, self.sink.index
+        before, index = self.writer.query, self.sink.index
         self.writer.close()
         self.writer, self.schema_id = self.reopen(self.frontier, upper)
-        self.writer.query = replace(self.writer.query, where=where)
+        self.writer.query = replace(
+            self.writer.query, where=before.where, deletes_others=before.deletes_others
+        )
         # Its entries stay good; the next run checks that the keys have the same types.
         self.sink.index = index
 

@@ -16,8 +16,10 @@ import sqlglot
 
 from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     TargetTable,
+    get_deletes_sql,
     get_filled_sql,
     get_soft_deletes_sql,
+    get_versions_sql,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 
@@ -117,3 +119,57 @@ def test_any_batches(fills: bool, soft: bool) -> None:
         actual = {row[:2]: (row[2:4], row[4]) for row in rows}
         assert len(actual) == len(rows)
         assert actual == truth(changes, fills, soft), changes
+
+
+VERSIONS = TargetTable("t", KEYS, COLUMNS, 2)
+
+
+def true_versions(changes: Sequence[tuple[int, Change]]) -> set[tuple[Any, ...]]:
+    """The versions, from the changes in the order of their times; the last one of a time counts."""
+    by_key: dict[Any, dict[int, Change]] = {}
+    for at, change in changes:
+        by_key.setdefault(change.key, {})[at] = change
+    versions = set()
+    for key, by_time in by_key.items():
+        times = sorted(by_time)
+        for at, end in zip(times, [*times[1:], None], strict=True):
+            if not by_time[at].deletes:
+                versions.add((*key, *by_time[at].values, at, end))
+    return versions
+
+
+def apply_to_versions(connection: Any, changes: Sequence[tuple[int, Change]]) -> None:
+    connection.execute("delete from c")
+    for place, (at, change) in enumerate(changes):
+        row = [*change.key, *change.values, at, place, change.deletes]
+        connection.execute("insert into c values (?, ?, ?, ?, ?, ?, ?)", row)
+    sql = get_versions_sql("select * from c", VERSIONS, "x")
+    for name, query in (("r", sql), ("d", get_deletes_sql("select * from c", VERSIONS))):
+        text = sqlglot.transpile(query, "spark", "duckdb")[0]
+        connection.execute(f"create or replace table {name} as {text}")
+    same = " and ".join(f"t.{k} is not distinct from r.{k}" for k in (*KEYS, "__START_AT"))
+    connection.execute(f"delete from t where exists (select 1 from r where {same})")
+    names = ", ".join([*COLUMNS, "__START_AT", "__END_AT"])
+    connection.execute(f"insert into t select {names} from r where not {DELETED}")
+    connection.execute("insert into x select * from d")
+
+
+def test_versions_in_any_order() -> None:
+    chance = random.Random(11)
+    for _ in range(150):
+        changes = [(chance.randint(0, 6), change) for change in random_changes(chance)]
+        with duckdb.connect() as connection:
+            rows = "k1 int, k2 int, v text, w text"
+            connection.execute(f"create table t ({rows}, __START_AT int, __END_AT int)")
+            connection.execute("create table x (k1 int, k2 int, __START_AT int)")
+            connection.execute(
+                f"create table c ({rows}, {ORDER}0 int, {ORDER}1 int, {DELETED} boolean)"
+            )
+            start = 0
+            while start < len(changes):
+                end = start + chance.randint(1, len(changes))
+                apply_to_versions(connection, changes[start:end])
+                start = end
+            actual = connection.execute("select * from t").fetchall()
+        assert len(actual) == len(set(actual))
+        assert set(actual) == true_versions(changes), changes

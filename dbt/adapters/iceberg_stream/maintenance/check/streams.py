@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sink.progress import SINK_ID, property_name, recover
+from dbt.adapters.iceberg_stream.stream.sink.progress import (
+    SINK_ID,
+    forgotten_version,
+    recorded_ids,
+    recover,
+)
 
 
 def check_streams(metadata: Metadata) -> Iterator[Finding]:
@@ -32,16 +37,20 @@ def check_streams(metadata: Metadata) -> Iterator[Finding]:
 def sink_ids(metadata: Metadata) -> list[str]:
     """Return the ids of the streams that have written to a table, by its properties and snapshots.
 
+    Those whose progress was removed are left out.
+
     Args:
         metadata: table metadata.
     """
-    prefix = property_name("")
-    sinks = {
-        name.removeprefix(prefix)
-        for name in metadata.get("properties") or {}
-        if name.startswith(prefix)
-    }
+    sinks = set(recorded_ids(metadata))
     for snapshot in metadata.get("snapshots") or []:
         sink = (snapshot.get("summary") or {}).get(SINK_ID)
         sinks |= {sink} if sink else set()
-    return sorted(sinks)
+    return sorted(sink for sink in sinks if not _is_forgotten(metadata, sink))
+
+
+def _is_forgotten(metadata: Metadata, sink_id: str) -> bool:
+    try:
+        return forgotten_version(metadata, sink_id) is not None
+    except (ValueError, KeyError, TypeError):
+        return False  # `check_streams` reports it

@@ -41,6 +41,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     NOTHING_READ,
     BatchRange,
+    EarlyDeletes,
     TargetDeletes,
     WrittenBatch,
 )
@@ -59,6 +60,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     UnorderedSource,
 )
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
+from dbt.adapters.iceberg_stream.tables.files.casting import conform
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -293,10 +295,10 @@ class BatchWriter:
         elif query.reads_target:
             query = with_located_rows(session, query, self.sink, self.schema, views)
         self._require_order(session, views, batch_range)
-        sql = query.changes()
-        if late:
+        if late or query.period:
             views |= self._deleted_keys(session, plan)
-            sql = query.changes_not_late(TOMBSTONES if TOMBSTONES in views else None)
+        tombstones = TOMBSTONES if TOMBSTONES in views else None
+        sql = query.changes_not_late(tombstones) if late else query.changes(tombstones)
         batch = self._written(session, plan, sql, views, batch_range, self.sink.replaces)
         with ExitStack() as undo:
             undo.callback(self.sink.discard, [batch])
@@ -304,6 +306,8 @@ class BatchWriter:
             if counts.bad:
                 counts = self._handle_bad_records(session, batch_range, counts)
             batch = replace(batch, bad=counts.bad, skipped=counts.skipped)
+            if query.period:
+                batch = replace(batch, early_deletes=self._early_deletes(session, plan, views))
             may_truncate = counts.truncates or self.options.truncates is not None
             if not may_truncate or not self._count_truncates(session, batch_range):
                 undo.pop_all()
@@ -315,17 +319,33 @@ class BatchWriter:
         """Return a view of the keys that were deleted, with their order; empty for none."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        paths = self.sink.deleted_keys()
+        paths = self.sink.deleted_keys(bool(self.query.period))
         if not paths:
             return {}
-        names = dict.fromkeys((*self.options.keys, *self.options.sequence_by))
         # Files from before a column was widened have its narrower type.
-        schema = pa.schema([plan.schema.field(name) for name in names])
+        schema = self._deleted_schema(plan)
         reader = session.spark.read
         # Spark has no type for UUIDs.
         if not any(isinstance(field.type, pa.BaseExtensionType) for field in schema):
             reader = reader.schema(from_arrow_schema(schema, prefer_timestamp_ntz=True))
         return {TOMBSTONES: reader.parquet(*paths)}
+
+    def _deleted_schema(self, plan: DeltaPlan) -> pa.Schema:
+        """Return the schema of deleted keys: the key columns, and those of the delete's time."""
+        by = self.query.period[:1] or self.options.sequence_by
+        names = dict.fromkeys((*self.options.keys, *by))
+        return pa.schema([plan.schema.field(name).with_nullable(True) for name in names])
+
+    def _early_deletes(
+        self, session: Session, plan: DeltaPlan, views: dict[str, DataFrame]
+    ) -> EarlyDeletes | None:
+        """Return the deletes of a batch: the versions that they end may come later."""
+        rows = session.rows(self.query.deletes(), **views)
+        if not rows.num_rows:
+            return None
+        schema = self._deleted_schema(plan)
+        keys = [conform(batch, schema) for batch in rows.to_batches()]
+        return EarlyDeletes(pa.Table.from_batches(keys, schema), self.options.deleted_keys_days)
 
     def _require_order(
         self, session: Session, views: dict[str, DataFrame], batch_range: BatchRange

@@ -162,7 +162,18 @@ def get_soft_deletes_sql(
     return f"{table.joined(changes, last, expressions)} where not d.{DELETED} or {had_row}"
 
 
-def get_versions_sql(changes: str, table: TargetTable) -> str:
+def get_deletes_sql(changes: str, table: TargetTable) -> str:
+    """Return a query of the keys that changes delete, each with the times of its deletes.
+
+    Args:
+        changes: a query that returns changes; their first order column is `__START_AT`.
+        table: the table.
+    """
+    keys = ", ".join(quote(key) for key in table.keys)
+    return f"select distinct {keys}, {ORDER}0 as {START} from (\n{changes}\n) where {DELETED}"
+
+
+def get_versions_sql(changes: str, table: TargetTable, tombstones: str | None = None) -> str:
     """Return changes of versions, each from `__START_AT` to `__END_AT` (SCD type 2).
 
     A version ends where the next one begins, or where the row was deleted. Changes may arrive in
@@ -172,11 +183,19 @@ def get_versions_sql(changes: str, table: TargetTable) -> str:
     Args:
         changes: a query that returns changes; their first order column is `__START_AT`.
         table: the table.
+        tombstones: a view of keys, each with `__START_AT` as the time of a delete of an earlier
+            batch: the version that it ends may be in this one. None if there is none.
     """
     columns = ", ".join(quote(name) for name in table.columns)
     of_key = f"{table.by_key} order by __at"
     nothing = ", ".join(quote(n) if n in table.keys else "null" for n in table.columns)
     last = ", ".join(f"{name} desc" for name in table.order_names)
+    deletes = ""
+    if tombstones is not None:
+        deletes = (
+            f"union all select {nothing}, {START}, true, 0 from {tombstones} as x "
+            f"where exists (select 1 from c where {table.match('c', 'x')})"
+        )
     return f"""
 with c as (
   select {columns}, {ORDER}0 as __at, {DELETED}, 2 as __rank from (
@@ -196,6 +215,7 @@ events as (
   select * from c
   union all select {columns}, {START}, false, 1 from h
   union all select {nothing}, {END}, true, 0 from h where {END} is not null
+  {deletes}
 ),
 last_events as (
   select *, row_number() over ({table.by_key}, __at order by __rank desc) as __n from events

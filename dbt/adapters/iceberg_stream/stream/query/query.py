@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     END,
     START,
     TargetTable,
+    get_deletes_sql,
     get_filled_sql,
     get_not_late_sql,
     get_soft_deletes_sql,
@@ -294,6 +295,7 @@ class StreamQuery:
         partition: SQL of a struct of the partition fields' values; empty for none.
         returned: columns that the query returns.
         where: SQL condition of the rows that go to this table; empty for all.
+        deletes_others: whether changes that go to other tables delete the rows of their keys here.
     """
 
     change_sql: str
@@ -304,6 +306,7 @@ class StreamQuery:
     partition: str = ""
     returned: Sequence[str] = ()
     where: str = ""
+    deletes_others: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -347,13 +350,22 @@ class StreamQuery:
             raise Unsupported("`apply_as_truncates`")
         if self.reads_target:
             raise Unsupported("changes that depend on rows of the table")
-        deletes = self.options.deletes
-        picked = pick(self.change_sql, self.view, schema, self.where, deletes, setting)
+        deletes = _any_of(*self._delete_conditions) or None
+        picked = pick(self.change_sql, self.view, schema, self._filter, deletes, setting)
         return picked.only(self.columns, target)
 
-    def changes(self) -> str:
-        """Return SQL of the changes: the table's columns, order columns, whether they delete."""
-        return self._finished(self._row_changes)
+    def changes(self, tombstones: str | None = None) -> str:
+        """Return SQL of the changes: the table's columns, order columns, whether they delete.
+
+        Args:
+            tombstones: where versions are kept, a view of deletes of earlier batches; None if there
+                are none.
+        """
+        return self._finished(self._row_changes, tombstones)
+
+    def deletes(self) -> str:
+        """Return SQL of the keys that are deleted, where versions are kept, with the times."""
+        return get_deletes_sql(self._row_changes, self._target)
 
     def changes_not_late(self, tombstones: str | None) -> str:
         """Return SQL of the changes that are not older than the row they change.
@@ -403,7 +415,7 @@ class StreamQuery:
             f"(select max(struct({orders})) from changes where truncated)"
         )
 
-    def _finished(self, sql: str) -> str:
+    def _finished(self, sql: str, tombstones: str | None = None) -> str:
         """Apply the options that read the table's rows, and add the partition values."""
         options, table = self.options, self._target
         if nulls := options.ignore_null_updates:
@@ -413,7 +425,7 @@ class StreamQuery:
         if options.soft_deletes:
             sql = get_soft_deletes_sql(sql, table, options.soft_deletes, options.sequence_by)
         if options.scd_type == 2:
-            sql = get_versions_sql(sql, table)
+            sql = get_versions_sql(sql, table, tombstones)
         if self.partition:
             sql = f"select *, {self.partition} as {PARTITION} from (\n{sql}\n)"
         return sql
@@ -428,9 +440,20 @@ class StreamQuery:
 
     @property
     def _rows(self) -> str:
-        if not self.where:
+        if not self._filter:
             return f"(\n{self.change_sql}\n)"
-        return f"(select * from (\n{self.change_sql}\n) where {self.where}\n)"
+        return f"(select * from (\n{self.change_sql}\n) where {self._filter}\n)"
+
+    @property
+    def _filter(self) -> str:
+        return "" if self.deletes_others else self.where
+
+    @property
+    def _delete_conditions(self) -> list[str]:
+        conditions = [self.options.deletes] if self.options.deletes else []
+        if self.deletes_others and self.where:
+            conditions.append(f"not coalesce({self.where}, false)")
+        return conditions
 
     @property
     def _truncated(self) -> str:
@@ -443,7 +466,8 @@ class StreamQuery:
     def _listed(self) -> str:
         parts = [quote(name) for name in self.columns]
         parts += [f"{order} as {ORDER}{number}" for number, order in enumerate(self._orders())]
-        parts.append(f"{_any_of(f'{CHANGE}.deleted', self.options.deletes)} as {DELETED}")
+        deletes = _any_of(f"{CHANGE}.deleted", *self._delete_conditions)
+        parts.append(f"{deletes} as {DELETED}")
         return ", ".join(parts)
 
 

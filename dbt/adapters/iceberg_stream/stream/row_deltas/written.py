@@ -61,6 +61,19 @@ class TargetDeletes:
     replaced: Sequence[RewrittenFile] = ()
 
 
+@dataclass(frozen=True)
+class EarlyDeletes:
+    """Deletes whose rows may still come.
+
+    Attributes:
+        keys: the deleted keys, each with the time of its delete.
+        days: days for which they are kept.
+    """
+
+    keys: pa.Table
+    days: float
+
+
 # In the place of a snapshot's id.
 NOTHING_READ = -1
 
@@ -83,6 +96,7 @@ class WrittenBatch:
         indexed: its rows and deletes in the key index; None without one.
         read_from: the table's snapshot with whose rows the changes were computed; None for a table
             without one, NOTHING_READ if they do not depend on rows.
+        early_deletes: deletes that are kept for later batches; None if there are none.
     """
 
     batch_range: BatchRange
@@ -97,6 +111,7 @@ class WrittenBatch:
     target_deletes: TargetDeletes | None = None
     indexed: IndexedBatch | None = None
     read_from: int | None = NOTHING_READ
+    early_deletes: EarlyDeletes | None = None
 
     @property
     def changes(self) -> int:

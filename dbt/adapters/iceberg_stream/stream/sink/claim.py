@@ -15,6 +15,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sink.descriptors import unpartitioned
+from dbt.adapters.iceberg_stream.stream.sink.known_streams import other_streams, require_known
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
     recover,
@@ -30,21 +31,26 @@ from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
 )
 
 
-def claimed_progress(metadata: Metadata, progress: Progress, refresh: bool) -> Progress:
+def claimed_progress(metadata: Metadata, progress: Progress, refresh: bool, name: str) -> Progress:
     """Return the progress of a table that a run begins with.
 
     Args:
         metadata: of the table.
         progress: of the run, which has its id.
         refresh: whether the run replaces all rows, instead of continuing from the progress.
+        name: of the table, for messages.
 
     Raises:
         RolledBack: the table was rolled back behind what the stream has committed.
+        StreamError: only other streams have written to the table.
     """
+    if not refresh:
+        require_known(metadata, progress.sink_id, name)
     before = (restart_progress if refresh else recover)(metadata, progress.sink_id)
     if before is None:
         return progress
-    return replace(before.next_run(), run=progress.run)
+    must_refresh = refresh and before.frontier is None and bool(other_streams(metadata, ""))
+    return replace(before.next_run(), run=progress.run, must_refresh=must_refresh)
 
 
 def require_deletes(metadata: Metadata, name: str) -> None:

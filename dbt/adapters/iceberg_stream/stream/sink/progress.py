@@ -34,6 +34,8 @@ SINK_VERSION = f"{PREFIX}sink-version"
 SINK_RUN = f"{PREFIX}sink-run"
 FRONTIER = f"{PREFIX}frontier"
 WATERMARK = f"{PREFIX}watermark"
+# In the property of a stream whose progress was removed, instead of its progress.
+FORGOTTEN = "forgotten"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Progress:
         recorded: milliseconds since the epoch when the table's property was written; 0 if the
             progress is not from the property.
         sequence_number: of the commit's snapshot; None if it is not known.
+        must_refresh: whether a full refresh has begun that must end before the stream continues,
+            because it has no progress to continue from, and the table has rows.
     """
 
     sink_id: str
@@ -61,6 +65,7 @@ class Progress:
     watermark: Any = None
     recorded: int = field(default=0, compare=False)
     sequence_number: int | None = field(default=None, compare=False)
+    must_refresh: bool = field(default=False, compare=False)
 
     def summary(self, frontier: Frontier | None) -> dict[str, str]:
         """Return the progress as properties of a snapshot.
@@ -91,6 +96,8 @@ class Progress:
         }
         if self.sequence_number is not None:
             payload["sequence-number"] = self.sequence_number
+        if self.must_refresh:
+            payload["must-refresh"] = True
         content = json.dumps(payload, separators=(",", ":"))
         return SetPropertiesUpdate(updates={property_name(self.sink_id): content})
 
@@ -120,9 +127,22 @@ def recover(metadata: Metadata, sink_id: str) -> Progress | None:
 
     Raises:
         RolledBack: the table was rolled back behind what the stream has committed.
-        StreamError: snapshots that have a part of the progress have expired.
+        StreamError: snapshots that have a part of the progress have expired, or the progress was
+            removed.
     """
+    if forgotten_version(metadata, sink_id) is not None:
+        # What its snapshots have of the progress may have expired: it would depend on luck.
+        raise StreamError(
+            f"The progress of the stream {sink_id} was removed by `iceberg-stream streams … "
+            "forget`. To rebuild the table, run the model with --full-refresh. To let the stream "
+            "write to the table as it is, run `iceberg-stream streams … add`."
+        )
     recorded = read_property(metadata, sink_id)
+    if recorded is not None and recorded.must_refresh:
+        raise StreamError(
+            f"A full refresh of the stream {sink_id} has not ended, and the table still has the "
+            "rows of other runs. Run the model with --full-refresh again."
+        )
     committed = next(_committed(_ancestors(metadata), sink_id), None)
     newest = next(_committed(reversed(metadata.get("snapshots") or []), sink_id), None)
     if recorded is None or committed is None:
@@ -159,6 +179,7 @@ def restart_progress(metadata: Metadata, sink_id: str) -> Progress:
         # If a part has expired, the frontier stays marked as incomplete, which `recover` refuses.
         frontier = _whole_frontier(commits) or committed.frontier
     version = max(one.version for one in (committed, newest, recorded) if one is not None)
+    version = max(version, forgotten_version(metadata, sink_id) or 0)
     return replace(committed, frontier=frontier, version=version)
 
 
@@ -238,10 +259,9 @@ def read_property(metadata: Metadata, sink_id: str) -> Progress | None:
         metadata: of the table.
         sink_id: of the stream.
     """
-    content = (metadata.get("properties") or {}).get(property_name(sink_id))
-    if content is None:
+    payload = _property_payload(metadata, sink_id)
+    if payload is None or FORGOTTEN in payload:
         return None
-    payload = json.loads(content)
     return Progress(
         sink_id,
         payload["version"],
@@ -251,7 +271,38 @@ def read_property(metadata: Metadata, sink_id: str) -> Progress | None:
         payload["watermark"],
         payload["recorded"],
         payload.get("sequence-number"),
+        payload.get("must-refresh", False),
     )
+
+
+def forgotten_version(metadata: Metadata, sink_id: str) -> int | None:
+    """Return the version of the last run of a stream whose progress was removed.
+
+    Args:
+        metadata: of the table.
+        sink_id: of the stream.
+
+    Returns:
+        The version; None if the progress was not removed.
+    """
+    payload = _property_payload(metadata, sink_id)
+    return None if payload is None or FORGOTTEN not in payload else int(payload["version"])
+
+
+def _property_payload(metadata: Metadata, sink_id: str) -> dict[str, Any] | None:
+    content = (metadata.get("properties") or {}).get(property_name(sink_id))
+    return None if content is None else json.loads(content)
+
+
+def recorded_ids(metadata: Metadata) -> list[str]:
+    """Return the ids of the streams that a table's properties name, also of forgotten ones.
+
+    Args:
+        metadata: of the table.
+    """
+    prefix = property_name("")
+    names = (metadata.get("properties") or {}).keys()
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def sinks(metadata: Metadata) -> list[Progress]:
@@ -260,13 +311,7 @@ def sinks(metadata: Metadata) -> list[Progress]:
     Args:
         metadata: of the table.
     """
-    prefix = property_name("")
-    names = (metadata.get("properties") or {}).keys()
-    all_progress = (
-        read_property(metadata, name.removeprefix(prefix))
-        for name in names
-        if name.startswith(prefix)
-    )
+    all_progress = (read_property(metadata, sink_id) for sink_id in recorded_ids(metadata))
     return [progress for progress in all_progress if progress is not None]
 
 

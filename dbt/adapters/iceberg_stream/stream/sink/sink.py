@@ -195,7 +195,8 @@ class Sink:
         """
         last = batches[-1]
         frontier, watermark = last.batch_range.upper, last.watermark
-        ahead = replace(self.progress, frontier=frontier, write_id=write_id, watermark=watermark)
+        done = {"frontier": frontier, "watermark": watermark, "must_refresh": False}
+        ahead = replace(self.progress, write_id=write_id, **done)
         base = self._load(history=False)
         head = parent_snapshot(base.metadata, MAIN) or {}
         if (head.get("summary") or {}).get(WRITE_ID) != self.progress.write_id:
@@ -475,13 +476,14 @@ class Sink:
     )
     def _claim(self, schema: pa.Schema | None, refresh: bool) -> None:
         base = self._load()
+        name = ".".join(self.name)
         if self.keys:
-            require_deletes(base.metadata, ".".join(self.name))
+            require_deletes(base.metadata, name)
         if self.spec_id is None:
             self.spec_id = base.metadata["default-spec-id"]
         # Rows have partition values of the spec that the stream was opened with.
         self._require_spec(base.metadata)
-        self.progress = claimed_progress(base.metadata, self.progress, refresh)
+        self.progress = claimed_progress(base.metadata, self.progress, refresh, name)
         commit_claim(self.catalog, base, self.progress, schema, self.properties)
 
     @retry(
@@ -512,11 +514,15 @@ class Sink:
         """Load the table's current metadata."""
         return self._load()
 
-    def deleted_keys(self) -> list[str]:
-        """Return the locations of files with the keys that were deleted, and with their order."""
+    def deleted_keys(self, is_versioned: bool = False) -> list[str]:
+        """Return the locations of files with the keys that were deleted, and with their order.
+
+        Args:
+            is_versioned: whether the table has all versions of its rows.
+        """
         if self.replaces:
             return []
-        return deleted_keys(self._load(), self.progress.sink_id)
+        return deleted_keys(self._load(), self.progress.sink_id, is_versioned)
 
     def discard(self, batches: Sequence[WrittenBatch]) -> None:
         """Remove the files of batches that will not be committed.

@@ -150,17 +150,18 @@ def late_changes(
     return finder
 
 
-def deleted_keys(base: LoadedTable, sink_id: str) -> list[str]:
+def deleted_keys(base: LoadedTable, sink_id: str, is_versioned: bool) -> list[str]:
     """Return the locations of files with the keys that were deleted, and with their order.
 
     Args:
         base: the table.
         sink_id: of the stream.
+        is_versioned: whether the table has versions, of which equality deletes delete each.
     """
     target = WriteTarget.of(base.metadata, base.io)
     own = [file.location for file in deleted_keys_files(base.metadata, sink_id)]
     infos = target.filesystem().get_file_info([target.path_of(location) for location in own])
-    locations = [*_equality_deletes(base)]
+    locations = [] if is_versioned else [*_equality_deletes(base)]
     for location, info in zip(own, infos, strict=True):
         if info.type == fs.FileType.NotFound:
             warn_of_missing(location)
@@ -296,7 +297,7 @@ def update_deleted_keys(
     batches: Sequence[WrittenBatch],
     replaces: bool,
 ) -> DeletedKeysUpdate | None:
-    """Write the deleted keys of batches to a file, if the index looks for late changes.
+    """Write the deleted keys of batches to a file, if changes may be older than their deletes.
 
     Args:
         base: the table.
@@ -314,15 +315,18 @@ def update_deleted_keys(
     """
     before = deleted_keys_files(base.metadata, sink_id)
     finder = index.late_changes if index is not None else None
+    early = [batch.early_deletes for batch in batches if batch.early_deletes is not None]
     indexed = [batch.indexed for batch in batches if batch.indexed is not None]
     tables = [deleted for each in indexed for deleted in each.deleted if deleted.num_rows]
+    tables = [*(tables if finder is not None else ()), *(deletes.keys for deletes in early)]
+    days = [*([finder.days] if finder is not None else ()), *(deletes.days for deletes in early)]
     removed = tuple(file.location for file in before) if replaces else ()
-    if finder is None or not tables:
+    if not tables:
         return DeletedKeysUpdate((), removed=removed) if removed else None
     target = WriteTarget.of(base.metadata, base.io)
     files = () if replaces else before
     try:
-        update = add_deleted_keys(target, files, pa.concat_tables(tables), finder.days)
+        update = add_deleted_keys(target, files, pa.concat_tables(tables), max(days))
     except UnsupportedFile as error:
         raise StreamError(
             f"{'.'.join(base.name)}: {error}, so that the keys that its stream has deleted cannot "
