@@ -220,7 +220,7 @@ class TestCatalogs(Project):
             assert snapshot.properties["iceberg-stream.principal"] == principal
         own = next(catalogs.own.snapshots((schema, "both")))
         principal = own.properties.get("iceberg-stream.principal") or ""
-        assert principal == project.adapter.connections.principal
+        assert principal == project.adapter.connections.principal_of(catalogs.own.name)
 
     def test_docs_and_freshness(self, project: Any) -> None:
         run_dbt(["docs", "generate"])
