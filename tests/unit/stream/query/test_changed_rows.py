@@ -103,7 +103,7 @@ def apply(connection: Any, changes: Sequence[Change], fills: bool, soft: bool) -
 @pytest.mark.parametrize("fills, soft", [(True, False), (False, True), (True, True)])
 def test_any_batches(fills: bool, soft: bool) -> None:
     chance = random.Random(7)
-    for _ in range(60):
+    for _ in range(40):
         changes = random_changes(chance)
         with duckdb.connect() as connection:
             connection.execute("create table t (k1 int, k2 int, v text, w text, gone_at timestamp)")
@@ -156,7 +156,7 @@ def apply_to_versions(connection: Any, changes: Sequence[tuple[int, Change]]) ->
 
 def test_versions_in_any_order() -> None:
     chance = random.Random(11)
-    for _ in range(150):
+    for _ in range(60):
         changes = [(chance.randint(0, 6), change) for change in random_changes(chance)]
         with duckdb.connect() as connection:
             rows = "k1 int, k2 int, v text, w text"
