@@ -16,6 +16,7 @@ from dbt.adapters.iceberg_stream.stream.batches.located_rows import LOCATED, wit
 from dbt.adapters.iceberg_stream.stream.batches.runners import in_process
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
+from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from tests.integration.stream_bed import Bed
@@ -88,6 +89,7 @@ def test_rows_that_equality_deletes_have_deleted(lake: IcebergCatalog, spark: Se
     sink = open_sink(lake, ("s", name))
     commit(sink, [TableChange(1, "old"), TableChange(2, "old")], 1)
     commit(sink, [TableChange(1, None)], 2)
+    add_stream(lake, ("s", name), "sink")
     query, views = located(lake, spark, name, [1, 2])
     assert query.relation == f"s.{name}"
     assert LOCATED not in views
