@@ -122,7 +122,8 @@ def test_each_catalog_has_the_user_of_its_own_token(tmp_path: Path) -> None:
         identity.token()
     users = {name: manager.principal_of(name) for name in ("lake", "other", "absent")}
     assert users == {"lake": "ada", "other": "grace", "absent": ""}
-    assert manager.principal == "ada"
+    owners = {name: manager.owner_of(name) for name in ("lake", "other", "absent")}
+    assert owners["absent"] == "" and len(set(owners.values())) == 3
 
 
 def test_a_connection_that_is_not_open_has_the_default_settings(

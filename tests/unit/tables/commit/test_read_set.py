@@ -167,7 +167,12 @@ def test_versions(sql: str, now: Any, changed: bool) -> None:
     assert actual.changed(catalog) is None
     catalog.relations["s", "a"] = now
     assert actual.changed(catalog) == (("s", "a") if changed else None)
-    assert (pinned(catalog, sql).versions != actual.versions) == changed
+    # Without the time of the last change, by which a tag that moved and came back is noticed.
+    then, later = (
+        {name: version[:3] for name, version in read.versions.items()}
+        for read in (actual, pinned(catalog, sql))
+    )
+    assert (later != then) == changed
 
 
 def test_several_catalogs() -> None:
