@@ -98,13 +98,13 @@ test-cluster: $(VENV)/.dev-installed ## Run the functional tests on a Spark clus
 	$(BIN)/pytest tests/functional -m "not slow" --method connect
 
 test-cluster-short: $(VENV)/.dev-installed ## Run a few functional tests on a Spark cluster
-	$(BIN)/pytest $(CLUSTER_TESTS) --method connect
+	$(BIN)/pytest $(CLUSTER_TESTS) -m "not slow" --method connect
 
 test-dbt-1.12: $(NEXT)/.installed ## Run the functional tests with dbt-core 1.12
 	$(NEXT)/bin/pytest tests/functional -m "not slow" --numprocesses $(WORKERS) --dist loadfile
 
 test-dbt-1.12-short: $(NEXT)/.installed ## Run a few functional tests with dbt-core 1.12
-	$(NEXT)/bin/pytest $(NEXT_TESTS)
+	$(NEXT)/bin/pytest $(NEXT_TESTS) -m "not slow"
 
 coverage: $(VENV)/.dev-installed ## Lines and branches that tests reach (TESTS=tests for all of them)
 	$(BIN)/coverage erase
