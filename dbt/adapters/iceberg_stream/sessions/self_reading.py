@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
@@ -48,17 +50,17 @@ def write_from_target(
     work = WorkBranch(catalog, name, write_id, branch or MAIN)
     try:
         metadata = work.begin()
-        try:
+        with ExitStack() as undo:
+            undo.callback(work.remove)
             check = ReadCheck(handle.catalogs, target, read_set)
             check.check_attempt(metadata or catalog.metadata(name))
             if metadata is None:
+                undo.pop_all()
                 return False
             parts = (catalog.name, *name, f"branch_{work.name}")
             _run(handle, with_target(sql, ".".join(map(quote, parts))))
             work.publish()
-        except BaseException:
-            work.remove()
-            raise
+            undo.pop_all()
     except CommitConflict as error:
         raise StatementError(changed_message(target)) from error
     except CatalogError as error:
