@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
@@ -76,6 +77,13 @@ def _run(handle: SessionHandle, sql: str) -> None:
     except StatementError as error:
         if error.commit_state_unknown:
             error.add(NOTHING_VISIBLE)
+        # Later statements of the session are not marked; its error would hide this one.
+        with suppress(StatementError):
+            _reset(handle, mark)
         raise
-    for key in mark:
+    _reset(handle, mark)
+
+
+def _reset(handle: SessionHandle, settings: Iterable[str]) -> None:
+    for key in settings:
         handle.session.run(f"reset {quote(key)}")
