@@ -37,12 +37,13 @@ from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_connection
 from tests.lost_files import missing_files
 
-SECONDS, SLOW_SECONDS = 100, 1800
+SECONDS, SLOW_SECONDS = 60, 1800
 KEYS, BATCH = 5_000, 400
 # Keys of the merge, whose values are always equal, and of appends, so many at once.
 MERGED, APPENDED = range(1_000_000, 1_000_100), 50
-MERGE_SECONDS, APPEND_SECONDS, MAINTAIN_SECONDS, COMMIT_SECONDS = 20.0, 7.0, 30.0, 2.0
-# Conflicts that Spark reports to its user, who runs the statement again.
+MERGE_SECONDS, APPEND_SECONDS, MAINTAIN_SECONDS, COMMIT_SECONDS = 12.0, 7.0, 18.0, 2.0
+# How often a user runs a statement of Spark that conflicts. The stream may win each time if the
+# machine is slow; the user then comes back later.
 TRIES = 5
 
 
@@ -155,7 +156,7 @@ class SparkUser:
     def __init__(self, soak: Soak, reader: Reader) -> None:
         self.soak, self.reader, self.table = soak, reader, ".".join(soak.name)
         self.next = {"merge": 0.0, "append": 0.0, "maintain": time.monotonic() + MAINTAIN_SECONDS}
-        self.number = self.appended = 0
+        self.number = self.appended = self.merges = 0
 
     def __call__(self) -> None:
         for task, seconds in (
@@ -179,7 +180,7 @@ class SparkUser:
             f"select id, 'm' as part, '{self.number}' as value "
             f"from range({MERGED.start}, {MERGED.stop})"
         )
-        self.statement(
+        self.merges += self.statement(
             f"merge into {self.table} t using ({source}) s on t.id = s.id "
             "when matched then update set value = s.value when not matched then insert *"
         )
@@ -201,14 +202,16 @@ class SparkUser:
             f"older_than => timestamp '{moment} UTC', retain_last => 20)"
         )
 
-    def statement(self, sql: str) -> None:
-        for attempt in range(1, TRIES + 1):
+    def statement(self, sql: str) -> bool:
+        """Run a statement; returns whether it won against the stream."""
+        for _ in range(TRIES):
             try:
                 self.soak.spark.fetch(self.soak.spark.run(sql))
-                return
+                return True
             except StatementError as error:
-                if not error.is_conflict or attempt == TRIES:
+                if not error.is_conflict:
                     raise
+        return False
 
 
 class Reader:
@@ -271,7 +274,8 @@ def soak(lake: IcebergCatalog, spark: Session, seconds: float) -> None:
     if used.errors:
         raise used.errors[0]
     assert min(used.reads[each] for each in ("spark", "duckdb", "pyiceberg")) >= 3
-    assert stream.commits > 20
+    assert stream.commits > seconds / 5
+    assert user.merges >= 1
     findings = check_table(used.load(), data=True).findings
     assert [finding for finding in findings if finding.severity != "note"] == []
     assert missing_files(used.load()) == []
