@@ -211,7 +211,9 @@ def feed(
     Returns:
         The number of changes, all acknowledged by Kafka; at most `most`, if it is not 0.
     """
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": WARNINGS})
+    # Without idempotence, a message that is sent again may come after later ones of its key.
+    options = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": WARNINGS}
+    producer = Producer(options)
     began, sent = time.monotonic(), 0
     while not stop.is_set() and not (most and sent >= most):
         if sent > (time.monotonic() - began) * rate:

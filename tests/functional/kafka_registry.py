@@ -17,7 +17,7 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelop
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import SchemaRegistry
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
-from tests.servers.kafka import kafka_server
+from tests.servers.kafka import IN_ORDER, kafka_server
 from tests.servers.schema_registry import Registry, schema_registry, with_login
 from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
 
@@ -39,7 +39,7 @@ class Shop:
     proxy: TcpProxy
 
     def send_bytes(self, topic: str, *messages: bytes | None, key: bytes = b"key") -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer = Producer({"bootstrap.servers": self.bootstrap, **IN_ORDER})
         for message in messages:
             producer.produce(topic, key=key, value=message)
         assert producer.flush(30) == 0

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import run_dbt
 
 from tests.functional.lake import rows, table
-from tests.servers.kafka import kafka_server
+from tests.servers.kafka import IN_ORDER, kafka_server
 from tests.unit.stream.sources.formats.encoded_changes import optional, record
 
 TOPICS = {
@@ -54,7 +54,7 @@ class Kafka:
         self.bootstrap = bootstrap
 
     def send(self, topic: str, value: bytes, key: str | None = None, **options: Any) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer = Producer({"bootstrap.servers": self.bootstrap, **IN_ORDER})
         milliseconds = int(SENT_AT.timestamp() * 1000)
         producer.produce(topic, value, key=key, timestamp=milliseconds, **options)
         assert producer.flush(30) == 0

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
 from tests.functional.lake import rows, snapshot_ids, summary
-from tests.servers.kafka import kafka_server
+from tests.servers.kafka import IN_ORDER, kafka_server
 
 PARTITIONS = 3
 TOPICS = {
@@ -110,7 +110,7 @@ class TestKafka:
 
     @pytest.fixture(scope="class")
     def send(self, bootstrap: str) -> Any:
-        producer = Producer({"bootstrap.servers": bootstrap})
+        producer = Producer({"bootstrap.servers": bootstrap, **IN_ORDER})
 
         def sent(topic: str, *messages: tuple[Any, Any]) -> None:
             for key, value in messages:

@@ -23,7 +23,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.frontiers import IDS
 from tests.functional.lake import rows, snapshot_ids, summary
 from tests.functional.shop_streams import FRONTIER, WRITE_ID
 from tests.functional.stream_service import DEADLINE, service, wait_for
-from tests.servers.kafka import kafka_server
+from tests.servers.kafka import IN_ORDER, kafka_server
 
 TABLES = {"accounts": 2, "savings": 3, "transfers": 1}
 ACCOUNTS, MONEY = 10, 1000
@@ -93,7 +93,8 @@ class Bank:
         for topic in made.values():
             topic.result()
         self.tables: dict[str, dict[int, int]] = {table: {} for table in TABLES}
-        self._producer, self._random, self._count = Producer(servers), random.Random(3), 0
+        self._producer = Producer({**servers, **IN_ORDER})
+        self._random, self._count = random.Random(3), 0
         self._waiting: dict[tuple[str, int], deque[str]] = {}
         for account in range(ACCOUNTS):
             self._write("accounts", account, MONEY, snapshot=True)

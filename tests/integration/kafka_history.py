@@ -35,6 +35,7 @@ from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from tests.integration import stream_writer
 from tests.integration.tables import duckdb_rows
 from tests.lost_files import missing_files
+from tests.servers.kafka import IN_ORDER
 
 PARTITIONS = 2
 IDS = 12
@@ -328,7 +329,7 @@ class History:
         self.servers = {"bootstrap.servers": bootstrap}
         admin = AdminClient(self.servers)
         admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result()
-        self._producer = Producer(self.servers)
+        self._producer = Producer({**self.servers, **IN_ORDER})
         self._relation = IcebergStreamRelation.create(
             database="lake", schema="s", identifier=self.topic
         )

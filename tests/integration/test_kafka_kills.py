@@ -23,7 +23,7 @@ from tests.integration.processes import forkserver
 from tests.integration.streams import NAME, SINK, make_table
 from tests.integration.tables import LATER, duckdb_rows
 from tests.integration.writers import open_catalog
-from tests.servers.kafka import kafka_server
+from tests.servers.kafka import IN_ORDER, kafka_server
 from tests.servers.schema_registry import Registry, schema_registry
 
 PARTITIONS = 3
@@ -71,7 +71,7 @@ class Topic:
     def __init__(self, messages: Messages, seed: int) -> None:
         self.messages, self.random = messages, random.Random(seed)
         self.rows: list[list[Row]] = [[] for _ in range(PARTITIONS)]
-        self._producer = Producer({"bootstrap.servers": messages.bootstrap})
+        self._producer = Producer({"bootstrap.servers": messages.bootstrap, **IN_ORDER})
 
     def send(self, count: int) -> None:
         for _ in range(count):

@@ -23,7 +23,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.client import KafkaClient
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.transactions import ends
 from dbt.adapters.iceberg_stream.stream.sources.source import MINOR
-from tests.servers.kafka import kafka_server
+from tests.servers.kafka import IN_ORDER, kafka_server
 from tests.unit.stream.sources.formats.encoded_changes import Registry, encoder
 
 
@@ -57,7 +57,7 @@ class Topic:
         )
 
     def send(self, *values: Any, seconds_ago: float = 0.0) -> None:
-        producer = Producer(self._servers)
+        producer = Producer({**self._servers, **IN_ORDER})
         stamp = int((time.time() - seconds_ago) * 1000)
         for value in values:
             text = self.encode(value) if isinstance(value, dict) else value
