@@ -1,4 +1,4 @@
-"""The local server for real: three starts, each shared by several checks."""
+"""The local server for real: a few starts, each shared by several checks."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.engines.embedded import (
 from dbt.adapters.iceberg_stream.engines.jars import cache_root
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import Endpoint, EngineError, EngineSettings
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
 
 CLIENT = textwrap.dedent(
     """
@@ -191,6 +192,20 @@ def test_killed_client_leaves_nothing(home: Path, tmp_path: Path) -> None:
     process.kill()
     process.wait()
     wait_until(lambda: not leftovers(home), 10)
+
+
+def test_an_engine_with_an_unusable_class_ends(home: Path) -> None:
+    """The class is for another operating system: its first use fails in itself, all later ones too."""
+    one = engine(home)
+    before = one.endpoint()
+    query = "select reflect('io.netty.channel.kqueue.Native', 'x') from range(1)"
+    for _ in range(2):
+        with pytest.raises(StatementError, match="the next command starts a new") as error:
+            answer(before, query)
+        assert error.value.engine_gone
+    wait_until(lambda: status(home) is None, 5)
+    assert "a class of the engine is unusable" in (home / "server.log").read_text()
+    assert answer(one.endpoint(), "select 1") == 1
 
 
 def test_stop(home: Path) -> None:

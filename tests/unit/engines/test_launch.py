@@ -8,9 +8,9 @@ import pytest
 
 from dbt.adapters.iceberg_stream.engines.launch import (
     ICEBERG_EXTENSIONS,
+    LISTENERS,
     MAIN_CLASS,
     STATEMENT_GUARD,
-    STUCK_TASKS,
     argument_file,
     server_arguments,
     server_environment,
@@ -59,9 +59,9 @@ def test_iceberg_stays_among_the_extensions_and_the_guard_is_the_last_one() -> N
 
 
 def test_users_listeners_stay() -> None:
-    assert conf()["spark.extraListeners"] == STUCK_TASKS
+    assert conf()["spark.extraListeners"] == ",".join(LISTENERS)
     both = conf(("spark.extraListeners", "org.x.Listener"))["spark.extraListeners"]
-    assert both == f"org.x.Listener,{STUCK_TASKS}"
+    assert both == ",".join(("org.x.Listener", *LISTENERS))
 
 
 def test_users_java_options_come_after_ours() -> None:

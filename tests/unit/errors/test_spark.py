@@ -1,6 +1,7 @@
 import pytest
+from pyspark.errors.exceptions.connect import SparkConnectException
 
-from dbt.adapters.iceberg_stream.errors.spark import StatementError, describe
+from dbt.adapters.iceberg_stream.errors.spark import StatementError, describe, explain
 
 TRACE = "\n\nJVM stacktrace:\norg.apache.iceberg.X\n\tat org.apache.Y(Z.java:1)"
 
@@ -169,3 +170,20 @@ def test_a_server_without_avro() -> None:
 def test_workers_that_cannot_decode_protobuf() -> None:
     text = "ModuleNotFoundError: No module named 'google.protobuf'"
     assert "Install the package protobuf" in describe(text)
+
+
+def test_a_class_that_stays_unusable() -> None:
+    text = (
+        "Job aborted due to stage failure: java.lang.NoClassDefFoundError: "
+        "Could not initialize class org.apache.iceberg.formats.FormatModelRegistry"
+    )
+    with (
+        pytest.raises(StatementError, match="the next command starts a new one") as error,
+        explain(),
+    ):
+        raise SparkConnectException(text)
+    assert error.value.engine_gone
+    own = "java.lang.NoClassDefFoundError: Could not initialize class com.shop.Prices"
+    with pytest.raises(StatementError) as of_user, explain():
+        raise SparkConnectException(own)
+    assert not of_user.value.engine_gone

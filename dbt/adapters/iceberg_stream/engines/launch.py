@@ -38,7 +38,8 @@ MAIN_CLASS = "icebergstream.SocketServer"
 # The longest path of a Unix domain socket on macOS; on Linux, 107 bytes.
 LONGEST_SOCKET = 103
 STATEMENT_GUARD = "icebergstream.StatementGuard"
-STUCK_TASKS = "icebergstream.StuckTasks"
+# They end an engine that can no longer be used.
+LISTENERS = ("icebergstream.StuckTasks", "icebergstream.BrokenClasses")
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 POLL = 0.02
@@ -209,7 +210,7 @@ def spark_settings(settings: EngineSettings, sockets: Path, scratch: Path) -> di
         extensions = f"{ICEBERG_EXTENSIONS},{extensions}".rstrip(",")
     # The last one has the last word on what the parsers of the others return.
     extensions = f"{extensions},{STATEMENT_GUARD}"
-    listeners = [*filter(None, user.get("spark.extraListeners", "").split(",")), STUCK_TASKS]
+    listeners = [*filter(None, user.get("spark.extraListeners", "").split(",")), *LISTENERS]
     required = {
         "spark.sql.extensions": extensions,
         "spark.extraListeners": ",".join(listeners),

@@ -45,6 +45,12 @@ ENGINE_GONE_ADVICE = (
     "The connection to Spark is lost. The log of an embedded engine is server.log in the "
     "project's .iceberg_stream folder; the next command starts a new engine."
 )
+# The server's own class failed at its first use, such as in a task that was canceled, and stays
+# unusable. An embedded engine ends.
+BROKEN_CLASS = r"Could not initialize class (java|scala|org\.apache|org\.sparkproject|io\.netty)\."
+# Spark reports a fatal error of Java, such as that of a class, without words.
+NO_DETAILS = 'details = ""'
+FATAL = "The Spark server ended the statement with an error that only its log has."
 # Iceberg's error when the catalog did not answer a commit.
 COMMIT_STATE_UNKNOWN = "Cannot determine whether the commit was successful"
 
@@ -113,6 +119,11 @@ ADVICE = (
         r"(?s)Python worker.*pyarrow\.lib\.Arrow(Invalid|TypeError)",
         "If a Python function of the project returned this value: correct the function, or the "
         "data type of its `returns`.",
+    ),
+    (
+        BROKEN_CLASS,
+        "A class of the Spark server failed when it was first used, and stays unusable. An "
+        "embedded engine ends, and the next command starts a new one; restart a cluster's server.",
     ),
     (r"No space left on device|Disk quota exceeded", "The disk is full. Free space and run again."),
     (
@@ -268,11 +279,15 @@ def explain() -> Iterator[None]:
     except _client_errors() as error:
         if _connection_lost(error):
             raise _engine_gone(str(error)) from error
-        raise StatementError(describe(str(error)), error.getCondition()) from error
+        broken = re.search(BROKEN_CLASS, str(error)) is not None
+        message = describe(str(error))
+        raise StatementError(message, error.getCondition(), engine_gone=broken) from error
     except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.UNKNOWN:  # the server's, which Spark has no class for
-            raise StatementError(describe(_details(error))) from error
-        raise _engine_gone(_details(error)) from error
+        details = _details(error)
+        # UNKNOWN is an error of the server that Spark has no class for.
+        if error.code() is grpc.StatusCode.UNKNOWN and NO_DETAILS not in details:
+            raise StatementError(describe(details)) from error
+        raise _engine_gone(details) from error
     except ValueError as error:
         if CLOSED_CHANNEL not in str(error):
             raise
@@ -290,14 +305,18 @@ def _connection_lost(error: Exception) -> bool:
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
     own = type(error) is SparkConnectGrpcException
-    return own and re.search(ENGINE_GONE, str(error)) is not None
+    return own and re.search(f"{ENGINE_GONE}|{NO_DETAILS}", str(error)) is not None
 
 
 def _engine_gone(text: str) -> StatementError:
-    # The client's text shows the whole call; `details` is the error itself.
-    details = GRPC_DETAILS.search(text)
-    message = details[1] if details else text.strip()
+    message = FATAL if NO_DETAILS in text else _without_call(text).strip()
     return StatementError(f"{message}\n{ENGINE_GONE_ADVICE}", engine_gone=True)
+
+
+def _without_call(text: str) -> str:
+    """Return the error itself, if a text shows the whole call of gRPC."""
+    details = GRPC_DETAILS.search(text)
+    return details[1] if details else text
 
 
 def describe(text: str) -> str:
@@ -306,7 +325,7 @@ def describe(text: str) -> str:
     Args:
         text: the error's text; stack trace, query plan and secrets are removed.
     """
-    text = without_secrets(text)
+    text = without_secrets(_without_call(text))
     message = JAVA_CLASS.sub("", PLAN.sub(r"\1", STACK.sub("", text)).strip())
     message = OWN_EXCEPTION.sub("", message)
     message = _with_cause(message, text)

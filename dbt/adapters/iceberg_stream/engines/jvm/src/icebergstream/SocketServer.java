@@ -31,6 +31,8 @@ public final class SocketServer {
 
   /** Serve on the socket whose path is the only argument, until the process ends. */
   public static void main(String[] arguments) throws Exception {
+    Thread initialization = new Thread(BrokenClasses::initialize);
+    initialization.start();
     // As Spark's own main class: each session has its own artifacts and class loader.
     SparkSession session =
         SparkSession.builder()
@@ -38,6 +40,7 @@ public final class SocketServer {
             .config("spark.sql.artifact.isolation.alwaysApplyClassloader", true)
             .getOrCreate();
     SparkConnectService$ service = SparkConnectService$.MODULE$;
+    initialization.join();
     Server server = serve(session.sparkContext(), Path.of(arguments[0]));
     service.server_$eq(server);
     // Spark shows this address in its events and does not use it otherwise.
