@@ -224,7 +224,7 @@ class Drop:
             if self.expected is not None:
                 raise
             self._warn(f"its metadata cannot be read ({error})")
-            return catalog.unregister(self.name)
+            return catalog.unregister(self.name) is not None
         uuid = table and table.metadata["table-uuid"]
         if self.expected is not None and uuid != self.expected.metadata["table-uuid"]:
             logger.warning(f"{'.'.join(self.name)} stays: another writer has put it there.")
