@@ -300,7 +300,7 @@ def test_another_table_gets_the_name_meanwhile(
 
     meant = load(lake)
     before_unregister(lake, monkeypatch, act)
-    run_drops(lake, [Drop(NAME, meant)])
+    run_drops(lake, [Drop(NAME, meant)], None)
     assert rows(lake) == [(1, "a")]
 
 
@@ -309,7 +309,7 @@ def test_another_table_of_the_name_stays(lake: IcebergCatalog) -> None:
     lake.unregister(NAME)
     make_table(lake)
     insert(lake, ROW)
-    run_drops(lake, [Drop(NAME, meant)])
+    run_drops(lake, [Drop(NAME, meant)], None)
     assert rows(lake) == [(1, "a")]
 
 
