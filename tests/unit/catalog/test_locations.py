@@ -135,9 +135,10 @@ def test_globs_of_spark_are_escaped() -> None:
     [
         ("file:///a/b", "file:/a/b", "/a/b", "FILE:/a//b/", "file:///a/./b", "file:/a/c/../b"),
         ("s3://b/k/x", "s3a://b/k/x", "s3n://b/k//x", "S3://b/k/x/"),
-        ("hdfs://n/a", "hdfs://n:8020/a", "hdfs:///a", "hdfs:/a"),
+        ("hdfs://n/a", "hdfs://n:8020/a", "hdfs:///a", "hdfs:/a", "hdfs://n//a"),
         ("gs://b/k", "gcs://b/k"),
         ("abfss://c@x.dfs.core.windows.net/k", "wasbs://c@x.blob.core.windows.net/k"),
+        ("abfs://c/k", "abfss://c/k"),
     ],
 )
 def test_spellings_of_one_location(spellings: tuple[str, ...]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,16 +12,32 @@ from typing import Any
 import pytest
 from pyiceberg.table.update import SetPropertiesUpdate, SetSnapshotRefUpdate
 
-from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.builds.names import staged_name
+from dbt.adapters.iceberg_stream.builds.staged import stage_table
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.clone_tags import CloneTag
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.maintenance.maintain import Status, StepReport, maintain
 from dbt.adapters.iceberg_stream.maintenance.settings import MaintenanceSettings
 from dbt.adapters.iceberg_stream.maintenance.steps.stream_readers import stream_readers
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
+from dbt.adapters.iceberg_stream.tables.clones import clone_table
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
-from tests.unit.local_tables import NAME, load, make_catalog, make_table, set_metadata, write
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
+from tests.unit.local_tables import (
+    NAME,
+    files,
+    home,
+    live,
+    load,
+    make_catalog,
+    make_table,
+    rows,
+    set_metadata,
+    write,
+)
+from tests.unit.local_tables import replace as replace_rows
 from tests.unit.maintenance.small_tables import (
     DAY_MS,
     ONE_ROW,
@@ -35,7 +50,6 @@ from tests.unit.maintenance.small_tables import (
 EXPIRE = MaintenanceSettings(("expire_snapshots",))
 COPY = ("s", "copy")
 NOW = int(time.time() * 1000)
-COUNTS = {"deleted_data_files_count": 2, "deleted_manifest_files_count": None}
 
 
 @pytest.fixture
@@ -47,15 +61,12 @@ def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
 
 
 def expire(lake: IcebergCatalog) -> tuple[StepReport, int | None]:
-    """The report, and `older_than` in milliseconds; None if nothing was expired."""
-    spark = Procedures(lake, lambda: [COUNTS])
-    (report,) = maintain(spark.context, NAME, EXPIRE)
-    if not spark.calls:
+    """The report, and the time of the oldest snapshot left; None if nothing was expired."""
+    before = load(lake).metadata["snapshots"]
+    (report,) = maintain(Procedures(lake).context, NAME, EXPIRE)
+    if load(lake).metadata["snapshots"] == before:
         return report, None
-    moment = re.search(r"older_than => timestamp '(.+) UTC'", spark.calls[0])
-    assert moment is not None
-    at = datetime.fromisoformat(moment[1]).replace(tzinfo=timezone.utc)
-    return report, round(at.timestamp() * 1000)
+    return report, min(times(lake).values())
 
 
 def times(lake: IcebergCatalog) -> dict[int, int]:
@@ -71,13 +82,54 @@ def test_young_snapshots_stay(lake: IcebergCatalog) -> None:
 
 def test_old_snapshots_expire(lake: IcebergCatalog) -> None:
     make_fragmented(lake, 3)
-    age(lake, NOW)
-    began = int(time.time() * 1000)
-    report, older_than = expire(lake)
-    ended = int(time.time() * 1000)
-    assert report.status is Status.DONE and report.text.startswith("2 of 3 snapshots")
-    assert report.text.endswith("2 files removed")
-    assert older_than is not None and began <= older_than + 5 * DAY_MS <= ended
+    replace_rows(lake, ONE_ROW)
+    ids = age(lake, NOW)
+    before = files(home(lake))
+    report, _ = expire(lake)
+    assert report.status is Status.DONE and report.text.startswith("3 of 4 snapshots")
+    removed = before - files(home(lake))
+    assert len([path for path in removed if path.suffix == ".parquet"]) == 3
+    assert report.text.endswith(f"{len(removed)} files removed")
+    assert list(times(lake)) == [ids[3]] and len(rows(lake)) == 1
+
+
+def register(lake: IcebergCatalog) -> Name:
+    lake.register(COPY, load(lake).location)
+    return COPY
+
+
+def stage(lake: IcebergCatalog) -> Name:
+    stage_table(lake, NAME, "pr", {})
+    return staged_name(NAME, "pr")
+
+
+def share_file(lake: IcebergCatalog) -> Name:
+    make_table(lake, name=COPY)
+    Committer(lake, COPY, append(*live(lake), properties={}), load(lake, COPY)).commit()
+    return COPY
+
+
+def stage_clone(lake: IcebergCatalog) -> Name:
+    clone = ("s", "clone")
+    clone_table(lake, NAME, clone)
+    stage_table(lake, clone, "pr", {})
+    drop_table(lake, clone)
+    return staged_name(clone, "pr")
+
+
+@pytest.mark.parametrize("use", [register, stage, share_file, stage_clone])
+def test_files_that_others_refer_to_stay(
+    lake: IcebergCatalog, use: Callable[[IcebergCatalog], Name]
+) -> None:
+    make_fragmented(lake, 2)
+    other = use(lake)
+    expected = rows(lake, other)
+    replace_rows(lake, ONE_ROW)
+    own = {"history.expire.max-snapshot-age-ms": "1"}
+    lake.commit(load(lake), (), (SetPropertiesUpdate(updates=own),))
+    time.sleep(0.01)
+    assert expire(lake)[0].status is Status.DONE
+    assert rows(lake, other) == expected
 
 
 def test_the_tables_own_retention(lake: IcebergCatalog) -> None:
@@ -98,7 +150,6 @@ def test_what_a_stream_reads_stays(lake: IcebergCatalog) -> None:
     make_table(lake, name=COPY)
     record_reader(lake, COPY, ids[2])
     report, older_than = expire(lake)
-    # Iceberg expires what is strictly older.
     assert older_than == times(lake)[ids[2]]
     assert report.text.startswith("2 of 6 snapshots")
 
@@ -195,16 +246,14 @@ def test_a_stream_whose_table_was_rolled_back(lake: IcebergCatalog) -> None:
 
 
 def test_a_branch_with_a_retention_of_its_own(lake: IcebergCatalog) -> None:
-    """Iceberg takes the branch's age then, whatever `older_than` says."""
     make_fragmented(lake, 3)
     ids = age(lake, NOW)
     main = {"type": "branch", "snapshot-id": ids[-1], "max-snapshot-age-ms": DAY_MS}
     set_metadata(lake, refs={"main": main})
     make_table(lake, name=COPY)
-    record_reader(lake, COPY, ids[0])
-    report, older_than = expire(lake)
-    assert older_than is None
-    assert "the retention of the branch main (max-snapshot-age-ms) would expire" in report.text
+    record_reader(lake, COPY, ids[1])
+    expire(lake)
+    assert list(times(lake)) == ids[1:]
 
 
 def test_unreadable_streams_forbid_an_expiry(

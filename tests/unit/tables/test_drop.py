@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.unit.catalog.test_locations import VIEW
 from tests.unit.local_tables import (
     NAME,
     commit,
+    data_file,
     files,
     home,
     insert,
@@ -248,7 +250,7 @@ def before_unregister(
     """Have another writer act after the drop has looked at the table."""
     original = lake._backend.unregister
 
-    def unregister(*arguments: Any) -> bool:
+    def unregister(*arguments: Any) -> Any:
         monkeypatch.undo()
         action()
         return original(*arguments)
@@ -300,7 +302,7 @@ def test_another_table_gets_the_name_meanwhile(
 
     meant = load(lake)
     before_unregister(lake, monkeypatch, act)
-    run_drops(lake, [Drop(NAME, meant)])
+    run_drops(lake, [Drop(NAME, meant)], None)
     assert rows(lake) == [(1, "a")]
 
 
@@ -309,7 +311,7 @@ def test_another_table_of_the_name_stays(lake: IcebergCatalog) -> None:
     lake.unregister(NAME)
     make_table(lake)
     insert(lake, ROW)
-    run_drops(lake, [Drop(NAME, meant)])
+    run_drops(lake, [Drop(NAME, meant)], None)
     assert rows(lake) == [(1, "a")]
 
 
@@ -349,3 +351,82 @@ def test_a_table_of_nessie(lake: IcebergCatalog) -> None:
     before = files(folder)
     drop_table(lake, NAME)
     assert files(folder) == before and lake.relations("s") == []
+
+
+def test_a_copy_of_a_clone_keeps_the_tag(lake: IcebergCatalog) -> None:
+    clone = ("s", "clone")
+    clone_table(lake, NAME, clone)
+    lake.register(OTHER, load(lake, clone).location)
+    stage_table(lake, clone, "pr", {})
+    for name in (clone, OTHER):
+        drop_table(lake, name)
+        assert len(load(lake).metadata["refs"]) == 2
+    drop_table(lake, staged_name(clone, "pr"))
+    assert set(load(lake).metadata["refs"]) == {"main"}
+
+
+def test_the_version_that_is_dropped_decides(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = home(lake)
+    before = files(folder)
+    before_unregister(lake, monkeypatch, lambda: set_property(lake, "gc.enabled", "false"))
+    planned = Drop(NAME)
+    planned.run(lake)
+    assert before <= files(folder) and lake.relations("s") == []
+    assert planned.table is not None
+    assert planned.table.metadata["properties"]["gc.enabled"] == "false"
+
+
+def test_a_folder_becomes_a_link(lake: IcebergCatalog, tmp_path: Path) -> None:
+    """In a process that has compared its files before."""
+    make_table(lake, name=OTHER)
+    references.without_referenced([load(lake).location], [lake])
+    old, new = home(lake), tmp_path / "disk" / "t"
+    new.parent.mkdir()
+    old.rename(new)
+    old.symlink_to(new)
+    (file,) = new.glob("data/*.parquet")
+    commit(lake, append(data_file(f"file://{file}"), properties={}), name=OTHER)
+    drop_table(lake, NAME)
+    assert file.exists()
+
+
+def test_a_location_that_is_not_the_tables_own(lake: IcebergCatalog, tmp_path: Path) -> None:
+    """Whoever may change a table may set it, and names files in properties."""
+    make_table(lake, name=OTHER)
+    (running,) = write(lake, ROW, OTHER)
+    database = f"file://{tmp_path}/warehouse/catalog.db"
+    set_property(lake, "iceberg-stream.x", json.dumps([running.file_path, database]))
+    root = SetLocationUpdate(location=f"file://{tmp_path}/warehouse")
+    lake.commit(load(lake), (), (root,))
+    drop_table(lake, NAME)
+    assert lake.relations("s") == [("other", "table")]
+    assert Path(running.file_path[7:]).exists()
+
+
+def test_a_drop_while_it_is_staged(lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    register = lake._backend.register
+
+    def drop_first(*arguments: Any) -> None:
+        monkeypatch.undo()
+        drop_table(lake, NAME)
+        register(*arguments)
+
+    monkeypatch.setattr(lake._backend, "register", drop_first)
+    assert not stage_table(lake, NAME, "pr", {})
+    staged = load(lake, staged_name(NAME, "pr"))
+    assert all(Path(file[7:]).exists() for file in references.own_references(staged))
+
+
+def test_staging_again_asks_all_catalogs(lake: IcebergCatalog, tmp_path: Path) -> None:
+    other = make_catalog(tmp_path / "other")
+    staged = staged_name(NAME, "pr")
+    stage_table(lake, NAME, "pr", {})
+    commit(lake, append(*write(lake, ROW, staged), properties={}), name=staged)
+    other.register(OTHER, load(lake, staged).location)
+    insert(lake, ROW)
+    catalogs = Catalogs("lake", {"lake": lambda: lake, "other": lambda: other})
+    stage_table(lake, NAME, "pr", {}, catalogs=catalogs)
+    assert rows(other, OTHER) == [(1, "a"), (1, "a")]
+    other.close()

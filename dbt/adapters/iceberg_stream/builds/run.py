@@ -153,7 +153,8 @@ class BuildRun:
 
         if existing == VIEW:
             catalog.unregister(staged_name(name, self.name))
-        return stage_table(catalog, name, self.name, properties, self.settings.continues)
+        continues, catalogs = self.settings.continues, self._catalogs()
+        return stage_table(catalog, name, self.name, properties, continues, catalogs)
 
     def _stage_view(
         self, catalog: IcebergCatalog, name: Name, existing: str | None, _: Any

@@ -14,6 +14,7 @@ from typing import Any
 
 from dbt.adapters.iceberg_stream.builds.names import staged_name
 from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog, Name
+from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.catalog.copies import copy_metadata, stage_empty
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
@@ -22,7 +23,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, next_locatio
 from dbt.adapters.iceberg_stream.tables.commit import added_files as added
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
-from dbt.adapters.iceberg_stream.tables.drop import Drop
+from dbt.adapters.iceberg_stream.tables.drop import Drop, run_drops
 
 BUILD = f"{PREFIX}build"
 # Metadata files: the published table's when it was staged, and the staged table's first one.
@@ -160,6 +161,7 @@ def stage_table(
     build: str,
     properties: Mapping[str, str],
     continues: bool = True,
+    catalogs: Catalogs | None = None,
 ) -> bool:
     """Stage a table, unless the build has staged it from the current published table before.
 
@@ -169,6 +171,7 @@ def stage_table(
         build: name of the build.
         properties: properties of a new table that cannot be changed later.
         continues: whether the build may have staged it before.
+        catalogs: those of the profile, whose tables may reference files of an earlier staged one.
 
     Returns:
         Whether the staged table has columns: False for one that is new.
@@ -182,7 +185,7 @@ def stage_table(
     if staged is not None:
         if not staged.is_recreated and staged.was_staged_from(published):
             return not staged.is_empty
-        discard_table(catalog, staged)
+        run_drops(catalog, plan_discards([staged]), catalogs)
     origin = published or _new_table(catalog, name, properties)
     location = next_location(origin)
     metadata = _clone(origin.metadata, location, build, published)
@@ -192,8 +195,23 @@ def stage_table(
     except CommitConflict:
         # Another process of this build was faster.
         origin.io.delete(location)
-        return stage_table(catalog, name, build, properties)
+        return stage_table(catalog, name, build, properties, catalogs=catalogs)
+    if published is not None and not _has_all_files(catalog.load(name), published):
+        catalog.unregister(staged_name(name, build))
+        origin.io.delete(location)
+        return stage_table(catalog, name, build, properties, catalogs=catalogs)
     return published is not None
+
+
+def _has_all_files(current: LoadedTable | None, staged: LoadedTable) -> bool:
+    """Return whether the files of a version are still a table's, so that nobody removes them now.
+
+    Whoever drops the table, or expires snapshots, asks after that which files others need.
+    """
+    if current is None or current.metadata["table-uuid"] != staged.metadata["table-uuid"]:
+        return False
+    ids = {s["snapshot-id"] for s in current.metadata.get("snapshots") or []}
+    return all(s["snapshot-id"] in ids for s in staged.metadata.get("snapshots") or [])
 
 
 def _new_table(catalog: IcebergCatalog, name: Name, properties: Mapping[str, str]) -> LoadedTable:
@@ -251,20 +269,6 @@ def plan_discards(tables: Sequence[StagedTable]) -> list[Drop]:
         Drop(staged.table.name, staged.table, is_shared=True, base=staged.first_snapshots)
         for staged in tables
     ]
-
-
-def discard_table(catalog: IcebergCatalog, staged: StagedTable) -> None:
-    """Drop a staged table with the files that only it has.
-
-    Args:
-        catalog: the catalog.
-        staged: the table.
-
-    Raises:
-        CatalogError: the catalog refuses; no file is removed.
-    """
-    for drop in plan_discards([staged]):
-        drop.run(catalog)
 
 
 def remove_files(staged: StagedTable, paths: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
@@ -26,6 +27,23 @@ TABLE_DEFAULTS = {
 }
 # An optional capability: one commit changes several tables.
 COMMITS_TOGETHER = "commits of several tables"
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """The version of a table or view that a catalog has dropped.
+
+    A server drops what a name has: there another writer's commit in the last moment before is
+    missing.
+
+    Attributes:
+        location: of its metadata file; empty if it is unknown, as a view's on a server.
+        metadata: of the table or view, from a server without the snapshots that no branch and no
+            tag references; None if it was dropped without a condition, so that nobody read them.
+    """
+
+    location: str
+    metadata: Metadata | None
 
 
 class CatalogBackend(Protocol):
@@ -168,7 +186,9 @@ class CatalogBackend(Protocol):
             CommitConflict: the table exists.
         """
 
-    def unregister(self, namespace: str, name: str, only: Condition | None = None) -> bool:
+    def unregister(
+        self, namespace: str, name: str, only: Condition | None = None
+    ) -> Dropped | None:
         """Drop a table or view, but keep its files.
 
         Args:
@@ -177,7 +197,7 @@ class CatalogBackend(Protocol):
             only: drop it only if its metadata satisfies this.
 
         Returns:
-            Whether it was dropped.
+            What was dropped; None if nothing was.
         """
 
     def put_view(self, namespace: str, name: str, version: Metadata) -> None:

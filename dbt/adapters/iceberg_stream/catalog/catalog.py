@@ -12,6 +12,7 @@ from dbt.adapters.iceberg_stream.catalog.backend import (
     TABLE_DEFAULTS,
     CatalogBackend,
     Condition,
+    Dropped,
 )
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import (
@@ -237,7 +238,7 @@ class IcebergCatalog:
         require_names(*name)
         self._backend.register(*name, location)
 
-    def unregister(self, name: Name, only: Condition | None = None) -> bool:
+    def unregister(self, name: Name, only: Condition | None = None) -> Dropped | None:
         """Drop a table or view, but keep its files.
 
         Args:
@@ -246,7 +247,7 @@ class IcebergCatalog:
                 version of the same kind, table or view, that another writer commits just then.
 
         Returns:
-            Whether it was dropped.
+            What was dropped; None if nothing was.
         """
         return self._backend.unregister(*name, only)
 

@@ -24,6 +24,7 @@ _CUT = re.compile(r"[#?].*", re.DOTALL)
 _SAME_STORAGE = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 # Their authority is a server, not a part of the path.
 _SERVERS = ("file", "hdfs", "viewfs")
+_AZURE = ("abfs", "abfss", "wasb", "wasbs")
 
 
 def file_uri(path: Path) -> str:
@@ -98,7 +99,25 @@ def comparable(location: str) -> str:
     # The account of an Azure container has several host names.
     host = "" if scheme in _SERVERS else authority.partition("@")[0]
     inner = path if scheme in _SERVERS else path.removeprefix(authority)
-    return f"{'azure' if '@' in authority else scheme}:{host}{os.path.normpath('/' + inner)}"
+    storage = "azure" if scheme in _AZURE else scheme
+    return f"{storage}:{host}{_normalized(inner)}"
+
+
+def comparable_folder(location: str) -> str:
+    """Return a text for `is_within` that is equal for all spellings of one folder.
+
+    Args:
+        location: of a folder, which may be a symbolic link itself, unlike a file.
+    """
+    scheme, _, path = split_location(location)
+    return (
+        f"file:{_resolved_folder(_normalized(path))}" if scheme == "file" else comparable(location)
+    )
+
+
+def forget_links() -> None:
+    """Look at symbolic links again: they may have changed since the last comparison."""
+    _resolved_folder.cache_clear()
 
 
 def comparables(location: str) -> set[str]:
@@ -116,14 +135,19 @@ def is_within(location: str, folder: str) -> bool:
 
     Args:
         location: as `comparable` returns it.
-        folder: as `comparable` returns it.
+        folder: as `comparable_folder` returns it.
     """
     return location == folder or location.startswith(folder.rstrip("/") + "/")
 
 
 def _resolved(path: str) -> str:
-    folder, name = os.path.split(os.path.normpath("/" + path.lstrip("/")))
+    folder, name = os.path.split(_normalized(path))
     return os.path.join(_resolved_folder(folder), name)
+
+
+def _normalized(path: str) -> str:
+    # `normpath` keeps two slashes at the beginning, which mean one to Hadoop.
+    return os.path.normpath("/" + path.lstrip("/"))
 
 
 @lru_cache(maxsize=10_000)

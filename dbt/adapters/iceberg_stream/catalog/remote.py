@@ -34,7 +34,7 @@ from pyiceberg.table.update import (
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from dbt.adapters.iceberg_stream.catalog.backend import CatalogBackend, Condition
+from dbt.adapters.iceberg_stream.catalog.backend import CatalogBackend, Condition, Dropped
 from dbt.adapters.iceberg_stream.catalog.client_errors import client_errors, may_have_arrived
 from dbt.adapters.iceberg_stream.catalog.client_properties import ignore_table_properties
 from dbt.adapters.iceberg_stream.catalog.errors import (
@@ -179,14 +179,20 @@ class RemoteBackend:
 
     def metadata(self, namespace: str, name: str, history: bool = True) -> Metadata | None:
         """Return the current metadata of a table or view; None if there is neither."""
+        current = self._current(namespace, name, history)
+        return current and current[1]
 
-        def load(catalog: Catalog) -> Metadata | None:
+    def _current(self, namespace: str, name: str, history: bool) -> tuple[str, Metadata] | None:
+        """Return where the current metadata are, empty for a view, and the metadata."""
+
+        def load(catalog: Catalog) -> tuple[str, Metadata] | None:
             try:
-                return as_json(_load_table(catalog, (namespace, name), history).metadata)
+                table = _load_table(catalog, (namespace, name), history)
+                return table.metadata_location, as_json(table.metadata)
             except NoSuchTableError:
                 pass
             try:
-                return as_json(catalog.load_view((namespace, name)).metadata)
+                return "", as_json(catalog.load_view((namespace, name)).metadata)
             except (NoSuchViewError, NotImplementedError):
                 return None
 
@@ -302,14 +308,16 @@ class RemoteBackend:
 
         self.ask(f"create {namespace}.{name}", register)
 
-    def unregister(self, namespace: str, name: str, only: Condition | None = None) -> bool:
-        """Drop a table or view, but keep its files; return whether it was dropped."""
-        kind = None
+    def unregister(
+        self, namespace: str, name: str, only: Condition | None = None
+    ) -> Dropped | None:
+        """Drop a table or view, but keep its files; return what was dropped."""
+        dropped, kind = Dropped("", None), None
         if only is not None:
-            metadata = self.metadata(namespace, name, history=False)
-            if metadata is None or not only(metadata):
-                return False
-            kind = "view" if "versions" in metadata else "table"
+            current = self._current(namespace, name, history=False)
+            if current is None or not only(current[1]):
+                return None
+            dropped, kind = Dropped(*current), "view" if "versions" in current[1] else "table"
 
         def drop(catalog: Catalog) -> bool:
             if kind != "view":
@@ -325,7 +333,7 @@ class RemoteBackend:
                     return True
             return kind != "table" and _drop_view(catalog, (namespace, name))
 
-        return self.ask(f"drop {namespace}.{name}", drop)
+        return dropped if self.ask(f"drop {namespace}.{name}", drop) else None
 
     def put_view(self, namespace: str, name: str, version: Metadata) -> None:
         """Create a view, or replace the one of this name."""

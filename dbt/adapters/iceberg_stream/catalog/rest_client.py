@@ -98,11 +98,17 @@ class RestClient(RestCatalog):
     def _response_to_table(
         self, identifier_tuple: tuple[str, ...], table_response: TableResponse
     ) -> Table:
+        # Optional in the protocol, because staged tables have none.
+        if table_response.metadata_location is None:
+            raise CatalogError(
+                f"The catalog does not say where the metadata file of {'.'.join(identifier_tuple)} "
+                "is (`metadata-location`), so its versions cannot be told apart. Its server must "
+                "return it."
+            )
         return Table(
             identifier_tuple,
             table_response.metadata,
-            # Absent only for staged tables, which have a class of their own.
-            str(table_response.metadata_location),
+            table_response.metadata_location,
             self._io(table_response),
             self,
             table_response.config,

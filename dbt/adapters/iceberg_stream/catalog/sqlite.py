@@ -22,6 +22,7 @@ from dbt.adapters.iceberg_stream.catalog.backend import (
     TABLE_DEFAULTS,
     CatalogBackend,
     Condition,
+    Dropped,
 )
 from dbt.adapters.iceberg_stream.catalog.errors import (
     CatalogError,
@@ -112,7 +113,7 @@ UNREGISTER = """
 delete from iceberg_tables
 where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
     and (:old = '' or metadata_location = :old)
-returning 1
+returning metadata_location
 """
 
 
@@ -390,14 +391,17 @@ class SqliteBackend:
         if not self._rows(CREATE, namespace=namespace, name=name, new=location):
             raise CommitConflict(f"{namespace}.{name} already exists.")
 
-    def unregister(self, namespace: str, name: str, only: Condition | None = None) -> bool:
-        """Drop a table or view, but keep its files; return whether it was dropped."""
+    def unregister(
+        self, namespace: str, name: str, only: Condition | None = None
+    ) -> Dropped | None:
+        """Drop a table or view, but keep its files; return what was dropped."""
         if only is None:
-            return bool(self._rows(UNREGISTER, namespace=namespace, name=name, old=""))
+            rows = self._rows(UNREGISTER, namespace=namespace, name=name, old="")
+            return Dropped(rows[0][0], None) if rows else None
         while (current := self._current(namespace, name)) and only(current[1]):
             if self._rows(UNREGISTER, namespace=namespace, name=name, old=current[0]):
-                return True
-        return False
+                return Dropped(*current)
+        return None
 
     def put_view(self, namespace: str, name: str, version: Metadata) -> None:
         """Create a view, or replace the one of this name."""

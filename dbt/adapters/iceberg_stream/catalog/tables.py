@@ -16,6 +16,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     AddSnapshotUpdate,
+    RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
@@ -99,7 +100,9 @@ def updated(base: Metadata, location: str, updates: Sequence[TableUpdate]) -> di
         location: of the file of `base`, for the metadata log; empty for a new table.
         updates: the commit's updates.
     """
-    direct_types = AddSnapshotUpdate | SetSnapshotRefUpdate | SetPropertiesUpdate
+    direct_types = (
+        AddSnapshotUpdate | SetSnapshotRefUpdate | SetPropertiesUpdate | RemoveSnapshotsUpdate
+    )
     direct_updates = [u for u in updates if isinstance(u, direct_types)]
     pyiceberg_updates = tuple(u for u in updates if u not in direct_updates)
     result: dict[str, Any] = dict(base)
@@ -122,6 +125,8 @@ def updated(base: Metadata, location: str, updates: Sequence[TableUpdate]) -> di
             _add_snapshot(result, as_json(update.snapshot))
         elif isinstance(update, SetPropertiesUpdate):
             result["properties"] = {**(result.get("properties") or {}), **update.updates}
+        elif isinstance(update, RemoveSnapshotsUpdate):
+            _remove_snapshots(result, set(update.snapshot_ids))
         else:
             _set_ref(result, update, added.get(update.snapshot_id, now))
     result["last-updated-ms"] = now
@@ -166,6 +171,20 @@ def _add_snapshot(metadata: dict[str, Any], snapshot: Metadata) -> None:
     metadata["snapshots"] = [*(metadata.get("snapshots") or []), snapshot]
     if metadata["format-version"] >= 3:
         metadata["next-row-id"] = metadata.get("next-row-id", 0) + snapshot.get("added-rows", 0)
+
+
+def _remove_snapshots(metadata: dict[str, Any], ids: set[int]) -> None:
+    """Remove snapshots as Iceberg's Java library does: PyIceberg would also forget parents."""
+    for key in ("snapshots", "statistics", "partition-statistics"):
+        if key in metadata:
+            metadata[key] = [e for e in metadata[key] or [] if e["snapshot-id"] not in ids]
+    refs = (metadata.get("refs") or {}).items()
+    metadata["refs"] = {name: ref for name, ref in refs if ref["snapshot-id"] not in ids}
+    log: list[Any] = []
+    for entry in metadata.get("snapshot-log") or []:
+        # Of the time before a removed snapshot the log would tell something wrong.
+        log = [] if entry["snapshot-id"] in ids else [*log, entry]
+    metadata["snapshot-log"] = log
 
 
 def _set_ref(metadata: dict[str, Any], update: SetSnapshotRefUpdate, time: int) -> None:

@@ -19,14 +19,11 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.locations import comparable, comparables, local_path
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.references import references, without_referenced
+from dbt.adapters.iceberg_stream.tables.references import KINDS, references, without_referenced
 
 # Iceberg's `remove_orphan_files` ignores folders whose names begin so.
 REMOVED_FOLDER = "_removed"
 _TIME = "%Y%m%dT%H%M%S.%fZ"
-# What Iceberg's writers leave behind. Other files in the folder are none of a table's, such as the
-# database of a catalog whose warehouse is the folder.
-KINDS = (".parquet", ".orc", ".avro", ".puffin", ".stats", ".metadata.json", ".metadata.json.gz")
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def find_orphans(
     if not files:
         return []
     locations = [orphan.location for orphan in files]
-    left = set(without_referenced(locations, catalogs, table))
+    left = set(without_referenced(locations, catalogs, [table]))
     return [orphan for orphan in files if orphan.location in left]
 
 
@@ -206,10 +203,13 @@ def delete_removed(
     files = removed_files(table)
     if not files:
         return 0, 0
-    locations = [file.location for file in files]
-    left = set(without_referenced(locations, catalogs))
     folder, moved, deleted = _Folder.of(table), 0, 0
-    for file in files:
+    present = [folder.location_of(file.path) for file in files]
+    left = set(without_referenced([*(file.location for file in files), *present], catalogs))
+    for file, location in zip(files, present, strict=True):
+        if location not in left:
+            # A table has it where it is now.
+            continue
         if file.location not in left:
             moved += folder.move(file.path, file.origin)
         elif file.removed < before:

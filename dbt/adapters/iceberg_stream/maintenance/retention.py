@@ -35,7 +35,7 @@ def expirable_snapshots(metadata: Metadata, now_ms: int) -> set[int]:
     at_least = property_as_int(properties, MIN_SNAPSHOTS) or DEFAULT_MIN_SNAPSHOTS
     retained: set[int] = set()
     referenced: set[int] = set()
-    for ref in _retained_refs(metadata, by_id, now_ms):
+    for ref in _retained_refs(metadata, now_ms).values():
         ancestors = list(_ancestors(by_id, ref["snapshot-id"]))
         if ref.get("type", "branch").lower() == "tag":
             ancestors = ancestors[:1]
@@ -53,10 +53,21 @@ def expirable_snapshots(metadata: Metadata, now_ms: int) -> set[int]:
     return by_id.keys() - retained
 
 
-def _retained_refs(
-    metadata: Metadata, by_id: Mapping[int, Mapping[str, Any]], now_ms: int
-) -> Iterator[Mapping[str, Any]]:
-    """Iterate over branches and tags, without those that expire themselves."""
+def expired_refs(metadata: Metadata, now_ms: int) -> list[str]:
+    """Return the names of the branches and tags that have outlived their own retention.
+
+    Args:
+        metadata: of the table, with all snapshots.
+        now_ms: the time, in milliseconds since 1970 (UTC).
+    """
+    retained = _retained_refs(metadata, now_ms)
+    return [name for name in metadata.get("refs") or {} if name not in retained]
+
+
+def _retained_refs(metadata: Metadata, now_ms: int) -> dict[str, Mapping[str, Any]]:
+    """Return branches and tags by name, without those that expire themselves."""
+    by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
+    retained: dict[str, Mapping[str, Any]] = {}
     refs = dict(metadata.get("refs") or {})
     current = current_snapshot_id(metadata)
     if current is not None:
@@ -67,7 +78,8 @@ def _retained_refs(
         age = ref.get("max-ref-age-ms", default_age)
         expired = name != MAIN and age is not None and snapshot is not None
         if snapshot is not None and not (expired and now_ms - snapshot["timestamp-ms"] > age):
-            yield ref
+            retained[name] = ref
+    return retained
 
 
 def _ancestors(by_id: Mapping[int, Mapping[str, Any]], snapshot_id: int) -> Iterator[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -205,6 +205,40 @@ def _clone_metadata(origin: LoadedTable, folder: str, tag: CloneTag) -> dict[str
             "refs": {MAIN: {**main, "snapshot-id": number}},
         }
     return result
+
+
+def used_tags(tags: Collection[str], catalogs: Iterable[IcebergCatalog]) -> set[str]:
+    """Return those of some tags of clones that tables still need.
+
+    Args:
+        tags: the tags.
+        catalogs: where the clones, their copies and their staged versions may be.
+
+    Raises:
+        CatalogError: a table cannot be read, so it may be a clone.
+    """
+    if not tags:
+        return set()
+    ids = {text for catalog in catalogs for text in _clone_ids(catalog)}
+    parsed = {text: CloneTag.parse(text) for text in tags}
+    return {text for text, tag in parsed.items() if text in ids or (tag and tag.table_uuid in ids)}
+
+
+def _clone_ids(catalog: IcebergCatalog) -> Iterator[str]:
+    """Yield the UUID of each table, and the tag that it names."""
+    for name, kind in catalog.all_relations():
+        if kind != "table":
+            continue
+        try:
+            other = catalog.metadata(name)
+        except (CatalogError, OSError, ValueError, KeyError) as error:
+            raise CatalogError(
+                f"{'.'.join(name)} cannot be read, and may be a clone that needs old snapshots: "
+                f"{error}"
+            ) from error
+        if other is not None:
+            yield other.get("table-uuid", "")
+            yield (other.get("properties") or {}).get(TAG, "")
 
 
 def remove_tag(catalog: IcebergCatalog, origin: Name, table_uuid: str, tag: str) -> None:

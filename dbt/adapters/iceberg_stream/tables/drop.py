@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from dbt_common.exceptions import DbtRuntimeError
 from pyiceberg.exceptions import SignError
@@ -17,20 +18,20 @@ from dbt.adapters.iceberg_stream.catalog.clone_tags import (
     ORIGIN_UUID,
     SNAPSHOT,
     TAG,
-    CloneTag,
     clone_tags,
     is_clone,
 )
-from dbt.adapters.iceberg_stream.catalog.locations import comparable, is_within
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
-from dbt.adapters.iceberg_stream.tables.clones import remove_tag
+from dbt.adapters.iceberg_stream.tables.clones import remove_tag, used_tags
 from dbt.adapters.iceberg_stream.tables.commit.added_files import added_files, metadata_files
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.references import (
+    KINDS,
     UNREADABLE,
-    folders,
+    own_files,
     own_references,
     without_referenced,
 )
@@ -93,9 +94,7 @@ def drop_contents(catalog: IcebergCatalog, namespace: str, catalogs: Catalogs) -
     drop_tables(catalog, names, catalogs)
 
 
-def run_drops(
-    catalog: IcebergCatalog, drops: Sequence[Drop], catalogs: Catalogs | None = None
-) -> None:
+def run_drops(catalog: IcebergCatalog, drops: Sequence[Drop], catalogs: Catalogs | None) -> None:
     """Drop relations, then remove the files that no relation references any more.
 
     Nobody begins to use the files of a table that the catalog does not list any more, so they are
@@ -129,7 +128,7 @@ def remove_files(
     files = [(drop.table, drop.list_files()) for drop in drops if drop.table is not None]
     remove_unreferenced(catalog, files, catalogs)
     for drop in drops:
-        drop.remove_clone_tag(catalog)
+        drop.remove_clone_tag(catalog, catalogs)
 
 
 def remove_unreferenced(
@@ -144,16 +143,33 @@ def remove_unreferenced(
         files: each table as it was, with locations of files.
         catalogs: as for `drop_tables`.
     """
+    remove_from_all(files, lambda: (catalogs or one_catalog(catalog)).all_from(catalog))
+
+
+def remove_from_all(
+    files: Sequence[tuple[LoadedTable, Sequence[str]]],
+    find_catalogs: Callable[[], Sequence[IcebergCatalog]],
+) -> int:
+    """Remove files that tables do not reference any more, unless other tables need them.
+
+    Args:
+        files: tables as they were, with locations of files.
+        find_catalogs: returns all catalogs whose tables may reference them, the tables' own first.
+
+    Returns:
+        How many were removed.
+    """
+    files = [(table, [file for file in own if file.endswith(KINDS)]) for table, own in files]
     candidates = [file for _, own in files for file in own]
     if not candidates:
-        return
+        return 0
+    owners = [table for table, own in files if own]
     try:
-        left = set(
-            without_referenced(candidates, (catalogs or one_catalog(catalog)).all_from(catalog))
-        )
+        left = set(without_referenced(candidates, find_catalogs(), owners))
     except (DbtRuntimeError, OSError) as error:
-        logger.warning(f"The files of what is dropped stay: {reason(error)}")
-        return
+        names = ", ".join(".".join(table.name) for table in owners)
+        logger.warning(f"Files that {names} had stay: {reason(error)}")
+        return 0
     with ThreadPoolExecutor(PARALLEL) as pool:
         for table, own in files:
             try:
@@ -161,6 +177,7 @@ def remove_unreferenced(
             except SignError as error:
                 # Only the server may access the storage, and only for tables that it lists.
                 logger.warning(f"Files of {'.'.join(table.name)} stay: {reason(error)}")
+    return len(left)
 
 
 def _added(table: LoadedTable, base: Collection[int] | None) -> list[str]:
@@ -215,7 +232,10 @@ class Drop:
             pass
 
     def _unregister_loaded(self, catalog: IcebergCatalog) -> bool:
-        """Drop the relation; return False if another one got its name meanwhile."""
+        """Drop the relation; return False if it is another version or relation meanwhile.
+
+        Which files go, and what is restored, is decided by the version that is loaded.
+        """
         try:
             table = catalog.load(self.name)
             if table is None and catalog.metadata(self.name, history=False) is None:
@@ -224,13 +244,13 @@ class Drop:
             if self.expected is not None:
                 raise
             self._warn(f"its metadata cannot be read ({error})")
-            return catalog.unregister(self.name)
+            return catalog.unregister(self.name) is not None
         uuid = table and table.metadata["table-uuid"]
         if self.expected is not None and uuid != self.expected.metadata["table-uuid"]:
             logger.warning(f"{'.'.join(self.name)} stays: another writer has put it there.")
             return True
-        # A view has no such id.
-        if not catalog.unregister(self.name, lambda found: found.get("table-uuid") == uuid):
+        expected = _version(table.metadata if table else {})
+        if not catalog.unregister(self.name, lambda found: _version(found) == expected):
             return False
         self.table = table
         return True
@@ -257,35 +277,43 @@ class Drop:
             if not collects_garbage(properties):
                 # Such as the published version of a staged table.
                 return []
-            return _own_files(self.table)
+            return own_files(self.table, own_references(self.table))
         except (*UNREADABLE, SignError) as error:
             self._warn(f"they cannot be listed ({error})")
             return []
 
-    def remove_clone_tag(self, catalog: IcebergCatalog) -> None:
-        """Remove the tag of its original that a dropped clone does not need any more.
+    def remove_clone_tag(self, catalog: IcebergCatalog, catalogs: Catalogs | None) -> None:
+        """Remove the tag of its original that a clone had, unless other tables need it.
+
+        Such as a staged version of the clone, or a copy under another name.
 
         Args:
             catalog: its catalog.
+            catalogs: as for `drop_tables`.
         """
-        if self.table is None or self.is_shared or not is_clone(self.table.metadata):
+        if self.table is None or not is_clone(self.table.metadata):
             return
         properties = self.table.metadata["properties"]
-        tag = CloneTag.parse(properties.get(TAG, ""))
-        # A staged version of the clone has its properties.
-        if tag is not None and tag.table_uuid == self.table.metadata["table-uuid"]:
+        tags = {properties[TAG]} if TAG in properties else set()
+        try:
+            unused = tags - used_tags(tags, (catalogs or one_catalog(catalog)).all_from(catalog))
+        except (DbtRuntimeError, OSError) as error:
+            logger.warning(f"The tag `{properties[TAG]}` stays: {reason(error)}")
+            return
+        for tag in unused:
             namespace, _, identifier = properties[ORIGIN].rpartition(".")
-            remove_tag(catalog, (namespace, identifier), properties[ORIGIN_UUID], properties[TAG])
+            remove_tag(catalog, (namespace, identifier), properties[ORIGIN_UUID], tag)
 
     def _warn(self, why: str) -> None:
         logger.warning(f"The files of {'.'.join(self.name)} stay: {why}.")
 
 
-def _own_files(table: LoadedTable) -> list[str]:
-    """List the files of a table in its own folders."""
-    own = [comparable(folder) for folder in folders(table.metadata)]
-    return [
-        file
-        for file in dict.fromkeys(own_references(table))
-        if any(is_within(comparable(file), folder) for folder in own)
-    ]
+def _version(metadata: Metadata) -> tuple[Any, ...]:
+    """Return what differs between versions of tables, whatever snapshots are loaded."""
+    if "table-uuid" not in metadata:
+        return ()
+    properties = (metadata.get("properties") or {}).items()
+    keys = ("table-uuid", "location", "last-updated-ms", "last-sequence-number", "refs")
+    # Nessie's change with each commit to the branch.
+    own = {name: value for name, value in properties if not name.startswith(NESSIE)}
+    return own, *(metadata.get(key) for key in keys)

@@ -18,7 +18,13 @@ from pyiceberg.io import FileIO
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.locations import comparable, comparables, is_within
+from dbt.adapters.iceberg_stream.catalog.locations import (
+    comparable,
+    comparable_folder,
+    comparables,
+    forget_links,
+    is_within,
+)
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.errors.reason import reason
@@ -36,9 +42,14 @@ FOLDERS = (
     "write.metadata.path",
     "write.object-storage.path",
 )
-# References outside of their table's folders, which few tables have, by the table's metadata file.
+# What Iceberg's writers leave behind. Other files in the folder are none of a table's, such as the
+# database of a catalog whose warehouse is the folder.
+KINDS = (".parquet", ".orc", ".avro", ".puffin", ".stats", ".metadata.json", ".metadata.json.gz")
+# References outside of their table's folders, which few tables have, by the table's version. They
+# are compared again each time: symbolic links change.
 CACHED_LOCATIONS = 1_000_000
-_elsewhere: LRUCache[str, list[str]] = LRUCache(CACHED_LOCATIONS, lambda value: len(value) + 1)
+Version = tuple[str, ...]
+_elsewhere: LRUCache[Version, list[str]] = LRUCache(CACHED_LOCATIONS, lambda value: len(value) + 1)
 _elsewhere_lock = threading.Lock()
 _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.*|/.*", re.DOTALL)
 # Relations that are read at the same time.
@@ -83,10 +94,10 @@ def own_references(table: LoadedTable) -> Iterator[str]:
             yield statistics["statistics-path"]
     properties = metadata.get("properties") or {}
     # A property may name any file, such as a document about the table, or another user's.
-    home = comparable(metadata["location"])
+    home = comparable_folder(metadata["location"])
     named = _locations(value for name, value in properties.items() if name.startswith(PREFIX))
     yield from (location for location in named if is_within(comparable(location), home))
-    yield from _of_snapshots(table.io, metadata)
+    yield from _of_snapshots(table.io, metadata, set())
 
 
 def _locations(values: Iterable[str]) -> Iterator[str]:
@@ -107,8 +118,7 @@ def _in_json(value: Any) -> Iterator[str]:
             yield from _in_json(item)
 
 
-def _of_snapshots(io: FileIO, metadata: Metadata) -> Iterator[str]:
-    visited: set[str] = set()
+def _of_snapshots(io: FileIO, metadata: Metadata, visited: set[str]) -> Iterator[str]:
     for snapshot in metadata.get("snapshots") or []:
         if "manifest-list" not in snapshot:
             raise CatalogError(
@@ -128,6 +138,49 @@ def _of_snapshots(io: FileIO, metadata: Metadata) -> Iterator[str]:
             yield from (e.data_file.file_path for e in entries if e.status != DELETED)
 
 
+def snapshot_files(table: LoadedTable, ids: Collection[int]) -> Iterator[str]:
+    """Iterate over the locations of files that only some snapshots of a table may have.
+
+    Files that other snapshots have, too, may be among them. Those of snapshots of format version 1
+    that list their manifests in the metadata are not.
+
+    Args:
+        table: the table, with all snapshots.
+        ids: of the snapshots.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    snapshots = [s for s in table.metadata.get("snapshots") or [] if "manifest-list" in s]
+    visited = {
+        manifest.manifest_path
+        for snapshot in snapshots
+        if snapshot["snapshot-id"] not in ids
+        for manifest in read_manifest_list(table.io, snapshot["manifest-list"])
+    }
+    removed = {"snapshots": [s for s in snapshots if s["snapshot-id"] in ids]}
+    yield from _of_snapshots(table.io, removed, visited)
+    for kind in ("statistics", "partition-statistics"):
+        for statistics in table.metadata.get(kind) or []:
+            if statistics["snapshot-id"] in ids:
+                yield statistics["statistics-path"]
+
+
+def own_files(table: LoadedTable, locations: Iterable[str]) -> list[str]:
+    """Return those of some files that are in the folders of a table, each once.
+
+    Args:
+        table: the table.
+        locations: of the files.
+    """
+    own = [comparable_folder(folder) for folder in folders(table.metadata)]
+    return [
+        file
+        for file in dict.fromkeys(locations)
+        if any(is_within(comparable(file), folder) for folder in own)
+    ]
+
+
 def folders(metadata: Metadata) -> list[str]:
     """Return the folders to which a table or view writes its files.
 
@@ -144,25 +197,24 @@ def folders(metadata: Metadata) -> list[str]:
 def without_referenced(
     files: Iterable[str],
     catalogs: Sequence[IcebergCatalog],
-    owner: LoadedTable | None = None,
-    dropped: Collection[Name] = (),
+    owners: Collection[LoadedTable] = (),
 ) -> list[str]:
     """Return those of some files that no table and no view references.
 
     Args:
         files: locations.
         catalogs: whose tables and views may reference them.
-        owner: a table of the first catalog in whose folder they are. The folders of others within
-            that folder are theirs with all files, because a write that still runs is not
+        owners: tables of the first catalog in whose folders they are. The folders of others within
+            those folders are theirs with all files, because a write that still runs is not
             referenced yet.
-        dropped: tables of the first catalog whose references do not count.
 
     Raises:
         CatalogError: a namespace cannot be listed, or a relation cannot be read, so it may
             reference any file.
     """
+    forget_links()
     left = {comparable(file): file for file in files}
-    read: dict[tuple[str, Name], str] = {}
+    read: dict[tuple[str, Name], Version] = {}
     # A file may go from one table to another while they are read, as when a build is published,
     # and a table may get another name. So they are listed and read again until none is missing.
     missing: list[Name] = []
@@ -172,11 +224,9 @@ def without_referenced(
         missing.clear()
         for number, catalog in enumerate(catalogs):
             relations = _list(catalog) if left else []
-            if number == 0:
-                relations = [relation for relation in relations if relation[0] not in dropped]
-            is_first = number == 0 and owner is not None
+            own = {table.name for table in owners} if number == 0 else set()
             with ThreadPoolExecutor(PARALLEL) as pool:
-                subtract = partial(_subtract, left, catalog, read, owner, is_first)
+                subtract = partial(_subtract, left, catalog, read, owners, own)
                 found = pool.map(subtract, relations)
                 pairs = zip(relations, found, strict=True)
                 missing += [name for (name, _), exists in pairs if not exists]
@@ -201,9 +251,9 @@ def _list(catalog: IcebergCatalog) -> list[tuple[Name, str]]:
 def _subtract(
     left: dict[str, str],
     catalog: IcebergCatalog,
-    read: dict[tuple[str, Name], str],
-    owner: LoadedTable | None,
-    is_first: bool,
+    read: dict[tuple[str, Name], Version],
+    owners: Collection[LoadedTable],
+    own: Collection[Name],
     relation: tuple[Name, str],
 ) -> bool:
     """Remove what a relation references from a dictionary of locations; False if it has gone."""
@@ -218,13 +268,15 @@ def _subtract(
             raise CatalogError("The catalog lists it, but does not know it.")
         if metadata is None:
             return False
-        if table is not None and read.get(key) == table.location:
+        version = () if table is None else _version(table)
+        if table is not None and read.get(key) == version:
             return True
-        if owner is not None and not (is_first and name == owner.name):
-            _subtract_folders(left, metadata, comparable(owner.metadata["location"]))
+        if name not in own:
+            for owner in owners:
+                _subtract_folders(left, metadata, owner.metadata)
         for spelling in () if table is None else _spellings(table, left):
             left.pop(spelling, None)
-        read[key] = "" if table is None else table.location
+        read[key] = version
         return True
     except UNREADABLE as error:
         raise CatalogError(
@@ -236,24 +288,39 @@ def _subtract(
 
 def _spellings(table: LoadedTable, files: Iterable[str]) -> Iterable[str]:
     """Return the spellings of a table's references that can be among some files."""
-    own = {comparable(folder) for folder in folders(table.metadata)}
+    places = folders(table.metadata)
+    own = {comparable_folder(folder) for folder in places}
     if any(is_within(file, folder) for folder in own for file in list(files)):
         return (spelling for location in references(table) for spelling in comparables(location))
     # Whoever removes many files asks for each table again.
     with _elsewhere_lock:
-        elsewhere = _elsewhere.get(table.location)
+        elsewhere = _elsewhere.get(_version(table))
     if elsewhere is None:
-        spellings = (s for location in references(table) for s in comparables(location))
-        elsewhere = [s for s in spellings if not any(is_within(s, folder) for folder in own)]
+        prefixes = tuple(f"{folder.rstrip('/')}/" for folder in places)
+        elsewhere = [
+            location
+            for location in references(table)
+            if not location.startswith(prefixes)
+            or not all(any(is_within(s, f) for f in own) for s in comparables(location))
+        ]
         if len(elsewhere) < CACHED_LOCATIONS:
             with _elsewhere_lock:
-                _elsewhere[table.location] = elsewhere
-    return elsewhere
+                _elsewhere[_version(table)] = elsewhere
+    return (spelling for location in elsewhere for spelling in comparables(location))
 
 
-def _subtract_folders(left: dict[str, str], metadata: Metadata, home: str) -> None:
+def _version(table: LoadedTable) -> Version:
+    """Return what tells versions of tables apart, also where files get an older one's name."""
+    keys = ("table-uuid", "last-updated-ms", "last-sequence-number")
+    return table.location, *(str(table.metadata.get(key)) for key in keys)
+
+
+def _subtract_folders(left: dict[str, str], metadata: Metadata, owner: Metadata) -> None:
+    home = comparable_folder(owner["location"])
+    own = {comparable_folder(folder) for folder in folders(owner)}
     for folder in folders(metadata):
-        if (inner := comparable(folder)) != home and is_within(inner, home):
+        # A copy or a staged version has the same folders.
+        if (inner := comparable_folder(folder)) not in own and is_within(inner, home):
             # Other threads remove some, too.
             for location in [location for location in list(left) if is_within(location, inner)]:
                 left.pop(location, None)
