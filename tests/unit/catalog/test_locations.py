@@ -10,6 +10,7 @@ import pytest
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.locations import (
     comparable,
+    comparable_folder,
     comparables,
     file_uri,
     is_within,
@@ -159,3 +160,11 @@ def test_symbolic_links(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert comparable(f"{tmp_path}/link/x") == comparable(f"{tmp_path}/real/x")
+
+
+def test_a_folder_that_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "table").symlink_to(tmp_path / "disk")
+    folder = comparable_folder(f"file://{tmp_path}/table")
+    assert is_within(comparable(f"{tmp_path}/disk/f"), folder)
+    assert is_within(comparable(f"{tmp_path}/table/f"), folder)

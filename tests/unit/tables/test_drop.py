@@ -36,6 +36,7 @@ from tests.unit.local_tables import (
     make_table,
     replace,
     rows,
+    set_metadata,
     write,
 )
 
@@ -376,6 +377,21 @@ def test_the_version_that_is_dropped_decides(
     assert before <= files(folder) and lake.relations("s") == []
     assert planned.table is not None
     assert planned.table.metadata["properties"]["gc.enabled"] == "false"
+
+
+def test_a_table_without_an_id(lake: IcebergCatalog) -> None:
+    """As format version 1 allows."""
+    set_metadata(lake, table_uuid=None)
+    drop_table(lake, NAME)
+    assert lake.relations("s") == []
+
+
+def test_a_table_that_never_stands_still(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IcebergCatalog, "unregister", lambda *_: None)
+    with pytest.raises(CatalogError, match="s.t was not dropped: other writers changed it"):
+        drop_table(lake, NAME)
 
 
 def test_a_folder_becomes_a_link(lake: IcebergCatalog, tmp_path: Path) -> None:

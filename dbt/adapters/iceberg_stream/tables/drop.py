@@ -21,6 +21,7 @@ from dbt.adapters.iceberg_stream.catalog.clone_tags import (
     clone_tags,
     is_clone,
 )
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.errors.logger import Logger
@@ -39,6 +40,8 @@ from dbt.adapters.iceberg_stream.tables.references import (
 logger = Logger()
 # Files that are removed at the same time.
 PARALLEL = 16
+# How often a drop looks at a table that other writers change.
+ATTEMPTS = 100
 # Properties that Nessie gives its tables.
 NESSIE = "nessie."
 
@@ -228,8 +231,13 @@ class Drop:
         Raises:
             CatalogError: the catalog refuses.
         """
-        while not self._unregister_loaded(catalog):
-            pass
+        for _ in range(ATTEMPTS):
+            if self._unregister_loaded(catalog):
+                return
+        raise CatalogError(
+            f"{'.'.join(self.name)} was not dropped: other writers changed it {ATTEMPTS} times "
+            "meanwhile. Stop them, and drop it again."
+        )
 
     def _unregister_loaded(self, catalog: IcebergCatalog) -> bool:
         """Drop the relation; return False if it is another version or relation meanwhile.
@@ -245,11 +253,12 @@ class Drop:
                 raise
             self._warn(f"its metadata cannot be read ({error})")
             return catalog.unregister(self.name) is not None
-        uuid = table and table.metadata["table-uuid"]
-        if self.expected is not None and uuid != self.expected.metadata["table-uuid"]:
+        metadata = table.metadata if table else {}
+        uuid = metadata.get("table-uuid")
+        if self.expected is not None and uuid != self.expected.metadata.get("table-uuid"):
             logger.warning(f"{'.'.join(self.name)} stays: another writer has put it there.")
             return True
-        expected = _version(table.metadata if table else {})
+        expected = _version(metadata)
         if not catalog.unregister(self.name, lambda found: _version(found) == expected):
             return False
         self.table = table
@@ -309,11 +318,10 @@ class Drop:
 
 
 def _version(metadata: Metadata) -> tuple[Any, ...]:
-    """Return what differs between versions of tables, whatever snapshots are loaded."""
-    if "table-uuid" not in metadata:
-        return ()
-    properties = (metadata.get("properties") or {}).items()
+    """Return what differs between versions of tables, whatever snapshots are loaded.
+
+    It is equal for all views, which have no files. Properties are left out, because some servers
+    add their own when a table is loaded; a change of them changes the time.
+    """
     keys = ("table-uuid", "location", "last-updated-ms", "last-sequence-number", "refs")
-    # Nessie's change with each commit to the branch.
-    own = {name: value for name, value in properties if not name.startswith(NESSIE)}
-    return own, *(metadata.get(key) for key in keys)
+    return tuple(metadata.get(key) for key in keys if "last-updated-ms" in metadata)
