@@ -45,9 +45,11 @@ class ReplacedViews:
 
     def drop(self, names: Iterable[Name]) -> None:
         """Drop those of some names that are still the views that they were."""
-        for name in self._views.keys() & set(names):
-            if self._catalog.unregister(name, partial(_is_same, self._views[name])):
-                self._dropped.add(name)
+        for name in self._views.keys() & set(names) - self._dropped:
+            # A server may drop it and not answer.
+            self._dropped.add(name)
+            if not self._catalog.unregister(name, partial(_is_same, self._views[name])):
+                self._dropped.remove(name)
 
     def restore(self) -> None:
         """Create the dropped views again, unless a table was published in their places."""
@@ -68,13 +70,14 @@ class ReplacedViews:
 
 
 def is_unfilled(build: str, table: Metadata) -> bool:
-    """Return whether an interrupted `publish` has created a table, but not filled it.
+    """Return whether an interrupted `publish` has created a table, and nobody has filled it.
 
     Args:
         build: name of the build.
         table: metadata of the published table.
     """
-    return (table.get("properties") or {}).get(BUILD) == build
+    properties = table.get("properties") or {}
+    return properties.get(BUILD) == build and not table.get("snapshots")
 
 
 def publish_view(
@@ -115,14 +118,14 @@ def _replace_table(
     catalogs: Catalogs | None,
 ) -> None:
     """Replace a table by a view; the table is back if the view is refused."""
-    drop = Drop(table.name, table)
+    drop = Drop(table.name, table, in_this_version=True)
     if not _is_newer(table.metadata, staged):
         drop.unregister(catalog)
     if drop.table is None:
         raise CatalogError(f"another writer has changed the table {'.'.join(table.name)}")
     try:
         catalog.put_view(table.name, view)
-    except (CatalogError, OSError):
+    except BaseException:
         catalog.register(table.name, drop.table.location)
         raise
     remove_dropped(catalog, [drop], catalogs)

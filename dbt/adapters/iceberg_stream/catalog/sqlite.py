@@ -105,8 +105,8 @@ CREATE = """
 insert or ignore into iceberg_tables values (:catalog, :namespace, :name, :new, null, 'TABLE')
 returning 1
 """
-PUT_VIEW = """
-insert or replace into iceberg_tables values (:catalog, :namespace, :name, :new, :old, 'VIEW')
+CREATE_VIEW = """
+insert or ignore into iceberg_tables values (:catalog, :namespace, :name, :new, null, 'VIEW')
 returning 1
 """
 UNREGISTER = """
@@ -404,17 +404,25 @@ class SqliteBackend:
         return None
 
     def put_view(self, namespace: str, name: str, version: Metadata) -> None:
-        """Create a view, or replace the one of this name."""
+        """Create a view, or replace the one of this name, but no table."""
         from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO, write_new
         from dbt.adapters.iceberg_stream.catalog.views import new_view, view_location
 
-        old = self._location(namespace, name)
-        current = self._read(old) if old else None
+        storage = CatalogFileIO(self._storage)
         folder = table_folder(file_uri(self._path.parent), namespace, name)
-        metadata = new_view(version, current, folder)
-        location = view_location(metadata)
-        write_new(CatalogFileIO(self._storage), location, orjson.dumps(metadata))
-        self._rows(PUT_VIEW, namespace=namespace, name=name, new=location, old=old or "")
+        while True:
+            old = self._location(namespace, name)
+            current = self._read(old) if old else None
+            if current is not None and "versions" not in current:
+                raise CommitConflict(f"another writer has created the table {namespace}.{name}")
+            metadata = new_view(version, current, folder)
+            location = view_location(metadata)
+            write_new(storage, location, orjson.dumps(metadata))
+            put = SWAP if old else CREATE_VIEW
+            if self._rows(put, namespace=namespace, name=name, new=location, old=old or ""):
+                return
+            # Another writer has created, replaced or dropped it meanwhile.
+            storage.delete(location)
 
     def set_view_properties(self, namespace: str, name: str, properties: Mapping[str, str]) -> None:
         """Set properties of a view; a change of its definition at the same time wins."""

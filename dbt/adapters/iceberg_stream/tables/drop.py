@@ -196,6 +196,7 @@ class Drop:
         name: namespace and identifier.
         expected: the table that is meant, in any version; another one of its name stays. None for
             whatever has the name.
+        in_this_version: whether another version of that table stays, too.
         is_shared: whether it began with files of another table, as a staged one does.
         base: ids of the snapshots that such a table began with; None if they are unknown.
         table: the version that was dropped; None for a view, or before.
@@ -203,6 +204,7 @@ class Drop:
 
     name: Name
     expected: LoadedTable | None = None
+    in_this_version: bool = False
     is_shared: bool = False
     base: Collection[int] | None = None
     table: LoadedTable | None = None
@@ -254,8 +256,7 @@ class Drop:
             self._warn(f"its metadata cannot be read ({error})")
             return catalog.unregister(self.name) is not None
         metadata = table.metadata if table else {}
-        uuid = metadata.get("table-uuid")
-        if self.expected is not None and uuid != self.expected.metadata.get("table-uuid"):
+        if self.expected is not None and not self._is_meant(metadata, self.expected.metadata):
             logger.warning(f"{'.'.join(self.name)} stays: another writer has put it there.")
             return True
         expected = _version(metadata)
@@ -263,6 +264,11 @@ class Drop:
             return False
         self.table = table
         return True
+
+    def _is_meant(self, found: Metadata, expected: Metadata) -> bool:
+        if self.in_this_version:
+            return _version(found) == _version(expected)
+        return bool(found.get("table-uuid") == expected.get("table-uuid"))
 
     def list_files(self) -> list[str]:
         """List the files that go with the table that was dropped, unless others need them."""
