@@ -230,13 +230,29 @@ def test_rows_of_another_writer_in_a_new_table(
 def test_a_table_that_another_writer_creates_stays(
     lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Just before a view gets its name."""
-    if not isinstance(lake._backend, SqliteBackend):
-        pytest.skip("a server refuses the view itself")
+    """Just before a view gets its name; in SQLite, after the look at what has the name."""
     lake.put_view(("s", staged("viewed")), VIEW)
     build = get_build(lake, BUILD)
-    before_call(lake, monkeypatch, "put_view", lambda: write(lake, "viewed", [9], Mode.CREATE))
-    with pytest.raises(BuildError, match=r"another writer has created the table s\.viewed"):
+    put, backend = lake._backend.put_view, lake._backend
+
+    def put_late(*arguments: Any) -> None:
+        monkeypatch.undo()
+        if isinstance(backend, SqliteBackend):
+            location = backend._location
+
+            def look_then_write(*name: str) -> str | None:
+                found = location(*name)
+                monkeypatch.undo()
+                write(lake, "viewed", [9], Mode.CREATE)
+                return found
+
+            monkeypatch.setattr(backend, "_location", look_then_write)
+        else:
+            write(lake, "viewed", [9], Mode.CREATE)
+        put(*arguments)
+
+    monkeypatch.setattr(backend, "put_view", put_late)
+    with pytest.raises(BuildError, match=r"(?i)table .*s\.viewed"):
         publish(lake, BUILD, build.relations.items())
     assert read(lake, "viewed") == [(9,)]
 

@@ -34,7 +34,7 @@ from urllib3.util import Retry
 
 from dbt.adapters.iceberg_stream.catalog.backend import COMMITS_TOGETHER
 from dbt.adapters.iceberg_stream.catalog.client_properties import from_server, is_own
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
 from dbt.adapters.iceberg_stream.catalog.idempotency import send_once, stores_responses
 from dbt.adapters.iceberg_stream.catalog.identity.identity import Identity
 from dbt.adapters.iceberg_stream.catalog.identity.transport import (
@@ -340,7 +340,7 @@ class RestClient(RestCatalog):
         try:
             response.raise_for_status()
         except HTTPError as error:
-            _handle_non_200_response(error, {409: CommitFailedException})
+            _handle_non_200_response(error, {409: CommitConflict})
 
     def _create_session(self) -> Session:
         session = super()._create_session()
