@@ -83,6 +83,7 @@ class RestServer(BaseHTTPRequestHandler):
     config: dict[str, str] = {}
     overrides: dict[str, str] = {}
     storage_credentials: list[dict[str, Any]] = []
+    location: str | None = "s3://b/t/metadata/1.metadata.json"
 
     def do_GET(self) -> None:
         if self.path.startswith("/v1/config"):
@@ -98,7 +99,7 @@ class RestServer(BaseHTTPRequestHandler):
 
     def table(self) -> dict[str, Any]:
         return {
-            "metadata-location": "s3://b/t/metadata/1.metadata.json",
+            "metadata-location": self.location,
             "metadata": metadata_of("s3://b/t", HOSTILE),
             "config": self.config,
             "storage-credentials": self.storage_credentials,
@@ -290,3 +291,10 @@ def test_one_place_makes_the_clients(words: str, modules: set[str]) -> None:
         if re.search(words, re.sub(r"def load_file_io\(", "", path.read_text()))
     }
     assert found == modules
+
+
+def test_a_server_without_the_place_of_the_metadata(server: Any) -> None:
+    """All its tables would count as one."""
+    server.location = None
+    with pytest.raises(CatalogError, match=r"where the metadata file of s\.t is"):
+        rest(server).load(("s", "t"))

@@ -32,6 +32,7 @@ from tests.unit.catalog.test_locations import VIEW
 from tests.unit.local_tables import (
     NAME,
     commit,
+    data_file,
     files,
     home,
     insert,
@@ -296,6 +297,15 @@ class TestRemoved:
         commit(lake, append(*shared, properties={}), name=OTHER)
         assert delete_removed(load(lake), LATER, [lake]) == (0, 1)
         assert rows(lake, OTHER) == [(1, "a")]
+
+    def test_stay_if_a_table_has_them_where_they_are(self, lake: IcebergCatalog) -> None:
+        write(lake, ROW)
+        remove_orphans(load(lake), find_orphans(load(lake), LATER, [lake]))
+        (removed,) = removed_files(load(lake))
+        make_table(lake, name=OTHER)
+        commit(lake, append(data_file(f"file://{removed.path}"), properties={}), name=OTHER)
+        assert delete_removed(load(lake), LATER, [lake]) == (0, 0)
+        assert Path(removed.path).exists()
 
     def test_foreign_files_in_the_folder_stay(self, lake: IcebergCatalog) -> None:
         foreign = home(lake) / "_removed" / "notes" / "mine.txt"

@@ -36,7 +36,6 @@ from tests.unit.local_tables import (
     make_table,
     replace,
     rows,
-    set_metadata,
     write,
 )
 
@@ -381,7 +380,11 @@ def test_the_version_that_is_dropped_decides(
 
 def test_a_table_without_an_id(lake: IcebergCatalog) -> None:
     """As format version 1 allows."""
-    set_metadata(lake, table_uuid=None)
+    path = Path(local_path(load(lake).location))
+    metadata = json.loads(path.read_text())
+    del metadata["table-uuid"]
+    path.write_text(json.dumps(metadata))
+    lake._backend._last_written.clear()  # type: ignore[attr-defined]
     drop_table(lake, NAME)
     assert lake.relations("s") == []
 
@@ -406,6 +409,21 @@ def test_a_folder_becomes_a_link(lake: IcebergCatalog, tmp_path: Path) -> None:
     commit(lake, append(data_file(f"file://{file}"), properties={}), name=OTHER)
     drop_table(lake, NAME)
     assert file.exists()
+
+
+def test_another_version_gets_the_name_of_a_metadata_file(lake: IcebergCatalog) -> None:
+    """In a process that has read the file before, as Hadoop's catalogs name them."""
+    make_table(lake, name=OTHER)
+    references.without_referenced([load(lake).location], [lake])
+    (shared,) = home(lake).glob("data/*.parquet")
+    before = load(lake, OTHER).location
+    commit(lake, append(data_file(f"file://{shared}"), properties={}), name=OTHER)
+    Path(local_path(load(lake, OTHER).location)).rename(local_path(before))
+    lake.unregister(OTHER)
+    lake.register(OTHER, before)
+    lake._backend._last_written.clear()  # type: ignore[attr-defined]
+    drop_table(lake, NAME)
+    assert shared.exists()
 
 
 def test_a_location_that_is_not_the_tables_own(lake: IcebergCatalog, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 
 from dbt.adapters.iceberg_stream.builds.names import staged_name, with_published_names
@@ -123,11 +124,10 @@ def _replace_table(
         drop.unregister(catalog)
     if drop.table is None:
         raise CatalogError(f"another writer has changed the table {'.'.join(table.name)}")
-    try:
+    with ExitStack() as undo:
+        undo.callback(catalog.register, table.name, drop.table.location)
         catalog.put_view(table.name, view)
-    except BaseException:
-        catalog.register(table.name, drop.table.location)
-        raise
+        undo.pop_all()
     remove_dropped(catalog, [drop], catalogs)
 
 

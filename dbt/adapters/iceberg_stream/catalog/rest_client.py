@@ -102,8 +102,8 @@ class RestClient(RestCatalog):
         if table_response.metadata_location is None:
             raise CatalogError(
                 f"The catalog does not say where the metadata file of {'.'.join(identifier_tuple)} "
-                "is (`metadata-location`), so its versions cannot be told apart. Its server must "
-                "return it."
+                "is (`metadata-location`), so its versions cannot be told apart. Tell its "
+                "administrator: the protocol asks for it, for each table that exists."
             )
         return Table(
             identifier_tuple,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from dbt_common.exceptions import DbtRuntimeError
 from pyiceberg.exceptions import SignError
@@ -34,6 +33,7 @@ from dbt.adapters.iceberg_stream.tables.references import (
     UNREADABLE,
     own_files,
     own_references,
+    version_of,
     without_referenced,
 )
 
@@ -259,15 +259,15 @@ class Drop:
         if self.expected is not None and not self._is_meant(metadata, self.expected.metadata):
             logger.warning(f"{'.'.join(self.name)} stays: another writer has put it there.")
             return True
-        expected = _version(metadata)
-        if not catalog.unregister(self.name, lambda found: _version(found) == expected):
+        expected = version_of(metadata)
+        if not catalog.unregister(self.name, lambda found: version_of(found) == expected):
             return False
         self.table = table
         return True
 
     def _is_meant(self, found: Metadata, expected: Metadata) -> bool:
         if self.in_this_version:
-            return _version(found) == _version(expected)
+            return version_of(found) == version_of(expected)
         return bool(found.get("table-uuid") == expected.get("table-uuid"))
 
     def list_files(self) -> list[str]:
@@ -321,13 +321,3 @@ class Drop:
 
     def _warn(self, why: str) -> None:
         logger.warning(f"The files of {'.'.join(self.name)} stay: {why}.")
-
-
-def _version(metadata: Metadata) -> tuple[Any, ...]:
-    """Return what differs between versions of tables, whatever snapshots are loaded.
-
-    It is equal for all views, which have no files. Properties are left out, because some servers
-    add their own when a table is loaded; a change of them changes the time.
-    """
-    keys = ("table-uuid", "location", "last-updated-ms", "last-sequence-number", "refs")
-    return tuple(metadata.get(key) for key in keys if "last-updated-ms" in metadata)

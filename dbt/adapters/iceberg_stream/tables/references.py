@@ -181,6 +181,20 @@ def own_files(table: LoadedTable, locations: Iterable[str]) -> list[str]:
     ]
 
 
+def version_of(metadata: Metadata) -> Version:
+    """Return what differs between versions of a table, whatever snapshots are loaded.
+
+    It is empty for all views, which have no files. Properties are left out, because some servers
+    add their own when a table is loaded; a change of them changes the time.
+
+    Args:
+        metadata: of the table or view; empty for neither.
+    """
+    keys = ("table-uuid", "location", "last-updated-ms", "last-sequence-number", "refs")
+    values = [metadata.get(key) for key in keys] if "last-updated-ms" in metadata else []
+    return tuple(json.dumps(value, sort_keys=True) for value in values)
+
+
 def folders(metadata: Metadata) -> list[str]:
     """Return the folders to which a table or view writes its files.
 
@@ -268,7 +282,7 @@ def _subtract(
             raise CatalogError("The catalog lists it, but does not know it.")
         if metadata is None:
             return False
-        version = () if table is None else _version(table)
+        version = () if table is None else (table.location, *version_of(metadata))
         if table is not None and read.get(key) == version:
             return True
         if name not in own:
@@ -292,9 +306,10 @@ def _spellings(table: LoadedTable, files: Iterable[str]) -> Iterable[str]:
     own = {comparable_folder(folder) for folder in places}
     if any(is_within(file, folder) for folder in own for file in list(files)):
         return (spelling for location in references(table) for spelling in comparables(location))
-    # Whoever removes many files asks for each table again.
+    # Whoever removes many files asks for each table again. Files may get the name of older ones.
+    version = (table.location, *version_of(table.metadata))
     with _elsewhere_lock:
-        elsewhere = _elsewhere.get(_version(table))
+        elsewhere = _elsewhere.get(version)
     if elsewhere is None:
         prefixes = tuple(f"{folder.rstrip('/')}/" for folder in places)
         elsewhere = [
@@ -305,14 +320,8 @@ def _spellings(table: LoadedTable, files: Iterable[str]) -> Iterable[str]:
         ]
         if len(elsewhere) < CACHED_LOCATIONS:
             with _elsewhere_lock:
-                _elsewhere[_version(table)] = elsewhere
+                _elsewhere[version] = elsewhere
     return (spelling for location in elsewhere for spelling in comparables(location))
-
-
-def _version(table: LoadedTable) -> Version:
-    """Return what tells versions of tables apart, also where files get an older one's name."""
-    keys = ("table-uuid", "last-updated-ms", "last-sequence-number")
-    return table.location, *(str(table.metadata.get(key)) for key in keys)
 
 
 def _subtract_folders(left: dict[str, str], metadata: Metadata, owner: Metadata) -> None:
