@@ -255,11 +255,16 @@ def test_expressions_that_cannot_be_interrupted(tmp_path: Path) -> None:
         first = status(home)
         with pytest.raises(adbc_driver_manager.Error, match="took longer than 10 s"):
             rows(served, endless)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while first.alive():
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        assert rows(served, "select count(*) from range(2)") == [(2,)]
+        # A slow machine needs more than one statement's time for the start of another engine.
+        while True:
+            with contextlib.suppress(adbc_driver_manager.Error):
+                assert rows(served, "select count(*) from range(2)") == [(2,)]
+                break
+            assert time.monotonic() < deadline
     assert "still run 3 s after it was canceled" in "".join(
         path.read_text() for path in home.glob("server.log*")
     )
