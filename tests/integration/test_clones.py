@@ -252,6 +252,27 @@ def test_a_clone_that_fails_leaves_nothing(
     assert [path.suffix for path in files(clone)] == [".json"]
 
 
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_clone_whose_answer_is_lost(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    """Once, a table was left whose metadata file was removed, or that of another writer dropped."""
+    register = lake._backend.register
+
+    def lose(*arguments: str) -> None:
+        register(*arguments)
+        if is_taken:
+            lake.unregister(CLONE)
+            write(lake, CLONE, [9])
+        raise CatalogError("does not answer")
+
+    with monkeypatch.context() as patch, pytest.raises(NotClonable, match="does not answer"):
+        patch.setattr(lake._backend, "register", lose)
+        clone_table(lake, ORIGINAL, CLONE)
+    assert (lake.load(CLONE) is not None) is is_taken
+    assert_nothing_lost(lake, ["s"])
+
+
 def test_another_writer_commits_meanwhile(
     lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

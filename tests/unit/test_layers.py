@@ -41,7 +41,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"build"},
         {"leftovers"},
         {"publish"},
-        {"published_views"},
+        {"replaced"},
         {"updates"},
         {"staged"},
         {"aliases", "settings"},

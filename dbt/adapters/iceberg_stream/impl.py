@@ -280,7 +280,9 @@ class IcebergStreamAdapter(
         if split_staged(name[1]) is None:
             from dbt.adapters.iceberg_stream.tables.drop import drop_table
 
-            drop_table(catalog, name, self.connections.resources.catalogs)
+            # Another writer may have put a table in the place of the view that dbt knows.
+            kind = str(relation.type) if relation.is_table or relation.is_view else None
+            drop_table(catalog, name, self.connections.resources.catalogs, kind)
         else:
             catalog.unregister(name)  # it shares files with the published one
         self.connections.forget_results(self.qualified_name(relation))

@@ -19,8 +19,9 @@ from dbt.adapters.iceberg_stream.builds.build import (
 )
 from dbt.adapters.iceberg_stream.builds.names import staged_name
 from dbt.adapters.iceberg_stream.builds.publish import Publication, publish
-from dbt.adapters.iceberg_stream.builds.staged import stage_table
+from dbt.adapters.iceberg_stream.builds.staged import REPLACES, record, stage_table
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
@@ -50,6 +51,12 @@ VIEW = {
         }
     ],
 }
+
+
+def stage_view(lake: IcebergCatalog, name: str, view: Metadata = VIEW, build: str = BUILD) -> None:
+    """Stage a view as a run does, with a record of what it replaces."""
+    properties = {REPLACES: record(lake.metadata(("s", name)))}
+    lake.put_view(staged_name(("s", name), build), {**view, "properties": properties})
 
 
 NAMES = ("appended", "replaced", "created", "unchanged")

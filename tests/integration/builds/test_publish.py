@@ -38,16 +38,17 @@ from tests.integration.builds.staged_builds import (
     NAMES,
     NEW,
     OLD,
-    VIEW,
     Interrupted,
     Interruption,
     assert_clean,
+    before_call,
     drop_all,
     expire_old,
     fail,
     killed_after_the_commit,
     publish_all,
     read,
+    stage_view,
     staged,
     staged_build,
     state,
@@ -303,7 +304,7 @@ def test_published_without_a_snapshot(
     )
     properties = (SetPropertiesUpdate(updates={"comment": "new"}),)
     lake.commit(table, (), properties if change == "properties" else columns)
-    lake.put_view(("s", staged("viewed")), VIEW)
+    stage_view(lake, "viewed")
     relations = get_build(lake, BUILD).relations
     if is_killed:
         killed_after_the_commit(lake, monkeypatch, relations.items())
@@ -335,3 +336,45 @@ def test_what_is_staged_on_top_of_what_was_published(
     publish_all(lake)
     assert read(lake, "appended") == [(1,), (2,)]
     assert_clean(lake, ["appended"])
+
+
+@pytest.mark.parametrize("is_staged_again", [False, True])
+def test_what_is_staged_after_the_publication_stays(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, is_staged_again: bool
+) -> None:
+    """Once, `publish` dropped the rows that a run of the build had committed meanwhile."""
+    write(lake, "replaced", [1, 2], Mode.REPLACE)
+    stage_table(lake, ("s", "replaced"), BUILD, {})
+    write(lake, staged("replaced"), [7], Mode.REPLACE)
+    build = get_build(lake, BUILD)
+
+    def run() -> None:
+        if is_staged_again:
+            stage_table(lake, ("s", "replaced"), BUILD, {})
+        write(lake, staged("replaced"), [10], Mode.APPEND)
+
+    before_call(lake, monkeypatch, "unregister", run)
+    publish(lake, BUILD, build.relations.items())
+    assert read(lake, "replaced") == [(7,)]
+    assert read(lake, staged("replaced")) == [(7,), (10,)]
+
+
+@pytest.mark.parametrize("lake", ["rest"], indirect=True)
+@pytest.mark.parametrize("is_conflict", [False, True])
+def test_a_new_table_before_its_rows(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, is_conflict: bool
+) -> None:
+    """A server lists it. It stays if another writer has filled it, and no longer than that."""
+    build, commit_all = staged_build(lake), lake._backend.commit_all
+
+    def write_then_commit(commits: Any) -> None:
+        monkeypatch.undo()
+        write(lake, "replaced" if is_conflict else "created", [9], Mode.APPEND)
+        commit_all(commits)
+
+    monkeypatch.setattr(lake._backend, "commit_all", write_then_commit)
+    with pytest.raises(BuildConflict):
+        publish(lake, BUILD, build.relations.items())
+    assert read(lake, "created") == (None if is_conflict else [(9,)])
+    discard(lake, get_build(lake, BUILD))
+    assert read(lake, "created") == (None if is_conflict else [(9,)])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from dbt.adapters.iceberg_stream.builds.build import (
     discard,
     discard_abandoned,
     get_build,
+    list_builds,
 )
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
 from dbt.adapters.iceberg_stream.builds.leftovers import drop_unfinished
@@ -29,17 +33,22 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 )
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.tables import TableCommit
-from dbt.adapters.iceberg_stream.catalog.views import view_query
+from dbt.adapters.iceberg_stream.catalog.views import view_query, with_query
+from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode
 from tests.integration.builds.staged_builds import (
     BUILD,
     OLD,
     VIEW,
+    Interrupted,
+    Interruption,
     assert_clean,
     before_call,
+    drop_all,
     fail,
     publish_all,
     read,
+    stage_view,
     staged,
     staged_build,
     state,
@@ -152,7 +161,7 @@ def test_a_table_stays_if_its_view_is_refused(
     lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(lake, "viewed", [1, 2], Mode.CREATE)
-    lake.put_view(("s", staged("viewed")), VIEW)
+    stage_view(lake, "viewed")
     build = get_build(lake, BUILD)
 
     def refuse(*_: Any) -> None:
@@ -172,7 +181,7 @@ def test_a_table_that_another_writer_changed_stays(lake: IcebergCatalog, exists:
     if exists:
         write(lake, "viewed", [1], Mode.CREATE)
     staged_build(lake)
-    lake.put_view(("s", staged("viewed")), VIEW)
+    stage_view(lake, "viewed")
     time.sleep(0.01)
     write(lake, "viewed", [2], Mode.APPEND if exists else Mode.CREATE)
     build = get_build(lake, BUILD)
@@ -180,7 +189,7 @@ def test_a_table_that_another_writer_changed_stays(lake: IcebergCatalog, exists:
         publish(lake, BUILD, build.relations.items())
     assert state(lake) == OLD
     assert read(lake, "viewed") == ([(1,), (2,)] if exists else [(2,)])
-    lake.put_view(("s", staged("viewed")), VIEW)
+    stage_view(lake, "viewed")
     publish_all(lake)
     assert dict(lake.relations("s"))["viewed"] == "view"
 
@@ -191,7 +200,7 @@ def test_a_table_that_changes_while_a_view_replaces_it(
 ) -> None:
     """Once, the other writer's commit was lost."""
     write(lake, "viewed", [1], Mode.CREATE)
-    lake.put_view(("s", staged("viewed")), VIEW)
+    stage_view(lake, "viewed")
     build = get_build(lake, BUILD)
     load, loads = lake._backend.load, itertools.count()
 
@@ -231,7 +240,7 @@ def test_a_table_that_another_writer_creates_stays(
     lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Just before a view gets its name; in SQLite, after the look at what has the name."""
-    lake.put_view(("s", staged("viewed")), VIEW)
+    stage_view(lake, "viewed")
     build = get_build(lake, BUILD)
     put, backend = lake._backend.put_view, lake._backend
 
@@ -252,7 +261,7 @@ def test_a_table_that_another_writer_creates_stays(
         put(*arguments)
 
     monkeypatch.setattr(backend, "put_view", put_late)
-    with pytest.raises(BuildError, match=r"(?i)table .*s\.viewed"):
+    with pytest.raises(BuildError, match=r"another writer .*s\.viewed"):
         publish(lake, BUILD, build.relations.items())
     assert read(lake, "viewed") == [(9,)]
 
@@ -270,7 +279,7 @@ def test_a_table_of_another_catalog_keeps_its_files(lake: IcebergCatalog, tmp_pa
 
     write(lake, "viewed", [1], Mode.CREATE)
     copied("viewed")
-    lake.put_view(("s", staged("viewed")), VIEW)
+    stage_view(lake, "viewed")
     publish(lake, BUILD, get_build(lake, BUILD).relations.items(), catalogs)
     staged_build(lake)
     copied(staged("appended"))
@@ -284,3 +293,223 @@ def test_a_table_of_another_catalog_keeps_its_files(lake: IcebergCatalog, tmp_pa
     assert_nothing_lost(partner)
     assert len(partner.relations("s")) == 4
     partner.close()
+
+
+NEWER = with_query(VIEW, "select 2 as id")
+
+
+def swaps(lake: IcebergCatalog) -> Build:
+    """A build whose table replaces a view, and whose view replaces a table."""
+    write(lake, "viewed", [1], Mode.CREATE)
+    stage_view(lake, "viewed")
+    return view_and_build(lake)
+
+
+def kinds(lake: IcebergCatalog) -> dict[str, str]:
+    return dict(lake.relations("s"))
+
+
+def discard_all(lake: IcebergCatalog) -> None:
+    discard(lake, get_build(lake, BUILD))
+
+
+@pytest.mark.parametrize("ending", [publish_all, discard_all])
+def test_a_swap_interrupted_at_every_call(
+    lake: IcebergCatalog, ending: Callable[[IcebergCatalog], Any]
+) -> None:
+    """Once, `discard` left no version of what `publish` had dropped when it was killed."""
+    interrupted, is_local = 0, isinstance(lake._backend, SqliteBackend)
+    for call in range(0, 100, 1 if is_local else 3):
+        for after in (False, True):
+            build = swaps(lake)
+            backend = Interruption(lake._backend, call, after)
+            try:
+                publish(IcebergCatalog("lake", backend), BUILD, build.relations.items())
+            except Interrupted:
+                interrupted += 1
+            published = read(lake, "created") if kinds(lake).get("created") == "table" else None
+            if list_builds(lake):
+                ending(lake)
+            assert set(kinds(lake)) == {"created", "viewed"}
+            if ending is publish_all or published:
+                assert read(lake, "created") == [(8,)]
+            if ending is publish_all:
+                assert kinds(lake)["viewed"] == "view"
+            if kinds(lake)["viewed"] == "table":
+                assert read(lake, "viewed") == [(1,)]
+            assert_nothing_lost(lake, ["s"])
+            drop_all(lake)
+        if backend.calls <= call:
+            break
+    assert interrupted > (20 if is_local else 10)
+
+
+@pytest.mark.parametrize("error", [CatalogError, KeyboardInterrupt])
+@pytest.mark.parametrize("name", ["created", "viewed"])
+@pytest.mark.parametrize("is_dropped_later", [False, True])
+def test_a_drop_whose_answer_is_lost(
+    lake: IcebergCatalog,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    error: type[BaseException],
+    is_dropped_later: bool,
+) -> None:
+    """What was dropped is back, but what a user drops later is not."""
+    build, unregister = swaps(lake), lake._backend.unregister
+
+    def lose(namespace: str, dropped: str, *condition: Any) -> Any:
+        result = unregister(namespace, dropped, *condition)
+        if dropped == name:
+            raise error("does not answer")
+        return result
+
+    with monkeypatch.context() as patch, pytest.raises((CatalogError, BuildError, error)):
+        patch.setattr(lake._backend, "unregister", lose)
+        publish(lake, BUILD, build.relations.items())
+    assert kinds(lake)[name] == ("view" if name == "created" else "table")
+    if is_dropped_later:
+        drop_table(lake, ("s", name))
+        discard_all(lake)
+        assert name not in kinds(lake)
+    else:
+        publish_all(lake)
+        assert kinds(lake) == {"created": "table", "viewed": "view"}
+
+
+def test_a_view_whose_answer_is_lost(lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, put_view = swaps(lake), lake._backend.put_view
+
+    def lose(*arguments: Any) -> None:
+        put_view(*arguments)
+        raise CatalogError("does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake._backend, "put_view", lose)
+        publish(lake, BUILD, build.relations.items())
+    assert kinds(lake) == {"created": "table", "viewed": "view"}
+    assert_nothing_lost(lake, ["s"])
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_view_that_another_writer_created_or_changed_stays(
+    lake: IcebergCatalog, existed: bool
+) -> None:
+    """Once, a table of a build replaced a view that nobody had looked at."""
+    if existed:
+        view_and_build(lake)
+    else:
+        stage_table(lake, ("s", "created"), BUILD, {})
+        write(lake, staged("created"), [8], Mode.REPLACE)
+    lake.put_view(("s", "created"), NEWER)
+    with pytest.raises(BuildConflict, match=r"s\.created is a view that another writer"):
+        publish_all(lake)
+    assert kinds(lake)["created"] == "view"
+    stage_table(lake, ("s", "created"), BUILD, {})
+    write(lake, staged("created"), [8], Mode.REPLACE)
+    publish_all(lake)
+    assert read(lake, "created") == [(8,)]
+
+
+def test_a_view_that_changes_just_before_its_drop_stays(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, its older definition was restored."""
+    build = view_and_build(lake)
+    change = partial(lake.put_view, ("s", "created"), NEWER)
+    before_call(lake, monkeypatch, "unregister", change)
+    with pytest.raises(BuildConflict, match=r"s\.created is a view that another writer"):
+        publish(lake, BUILD, build.relations.items())
+    metadata = lake.metadata(("s", "created"))
+    assert metadata is not None and view_query(metadata) == "select 2 as id"
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_an_old_table_that_another_writer_put_there_stays(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, is_moved: bool
+) -> None:
+    """Its times say nothing: it was renamed, or the writer's clock is behind. Once, it was lost."""
+    write(lake, "archive" if is_moved else "viewed", [5], Mode.CREATE)
+    stage_view(lake, "viewed")
+    table = lake.load(("s", "archive"))
+    if table is not None:
+        lake.register(("s", "viewed"), table.location)
+        lake.unregister(("s", "archive"))
+    else:
+        now = time.time
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: now() - 10)
+            write(lake, "viewed", [6], Mode.APPEND)
+    with pytest.raises(BuildConflict, match=r"s\.viewed was created or changed"):
+        publish_all(lake)
+    assert read(lake, "viewed") == ([(5,)] if is_moved else [(5,), (6,)])
+
+
+def test_a_name_that_is_taken_does_not_keep_others_from_being_restored(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        lake.put_view(("s", name), VIEW)
+        stage_table(lake, ("s", name), BUILD, {})
+        write(lake, staged(name), [8], Mode.REPLACE)
+    build = get_build(lake, BUILD)
+    put_view, commit_all = lake._backend.put_view, lake._backend.commit_all
+
+    def refuse(commits: Any) -> None:
+        if len(commits) > 1:
+            raise CatalogError("the commit is refused")
+        commit_all(commits)
+
+    def take(namespace: str, name: str, version: Any) -> None:
+        monkeypatch.setattr(lake._backend, "put_view", put_view)
+        write(lake, name, [99], Mode.CREATE)
+        put_view(namespace, name, version)
+
+    monkeypatch.setattr(lake._backend, "put_view", take)
+    with monkeypatch.context() as patch, pytest.raises(CatalogError, match="commit is refused"):
+        patch.setattr(lake._backend, "commit_all", refuse)
+        publish(lake, BUILD, build.relations.items())
+    published = [kinds(lake).get(name) for name in ("one", "two")]
+    assert sorted(map(str, published)) == ["table", "view"]
+
+
+@pytest.mark.parametrize("lake", ["sqlite"], indirect=True)
+def test_a_locked_catalog(lake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, the error was SQLite's own, and the table was lost."""
+    build, put_view = swaps(lake), lake._backend.put_view
+    monkeypatch.setattr("dbt.adapters.iceberg_stream.catalog.sqlite.BUSY_SECONDS", 0.1)
+    lock = sqlite3.connect(lake._backend._path, isolation_level=None)
+
+    def lock_then_put(*arguments: Any) -> None:
+        lock.execute("begin immediate")
+        put_view(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(BuildError, match="does not answer"):
+        patch.setattr(lake._backend, "put_view", lock_then_put)
+        publish(lake, BUILD, build.relations.items())
+    lock.close()
+    discard_all(lake)
+    assert read(lake, "viewed") == [(1,)]
+
+
+def test_a_view_that_is_staged_again_meanwhile_is_not_published(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`publish` has not checked it. Once, it was published, or dropped unpublished."""
+    stage_view(lake, "v")
+    build = get_build(lake, BUILD)
+    before_call(lake, monkeypatch, "put_view", partial(stage_view, lake, "v", NEWER))
+    publish(lake, BUILD, build.relations.items())
+    metadata = lake.metadata(("s", "v"))
+    assert metadata is not None and view_query(metadata) == "select 1 as id"
+    assert staged("v") in kinds(lake)
+
+
+def test_a_build_that_is_discarded_after_the_commit_is_published_whole(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, the command ended well without its views."""
+    stage_view(lake, "v")
+    build = get_build(lake, BUILD)
+    before_call(lake, monkeypatch, "put_view", partial(discard_all, lake))
+    publish(lake, BUILD, build.relations.items())
+    assert kinds(lake) == {"v": "view"}

@@ -464,3 +464,14 @@ def test_staging_again_asks_all_catalogs(lake: IcebergCatalog, tmp_path: Path) -
     stage_table(lake, NAME, "pr", {}, catalogs=catalogs)
     assert rows(other, OTHER) == [(1, "a"), (1, "a")]
     other.close()
+
+
+def test_a_relation_of_another_kind_stays(lake: IcebergCatalog) -> None:
+    """A run drops the view that it knows. Once, that was a table of another writer by then."""
+    lake.put_view(("s", "v"), VIEW)
+    for name, kind in ((NAME, "view"), (("s", "v"), "table")):
+        with pytest.raises(CatalogError, match=f"in the place of the {kind}"):
+            drop_table(lake, name, kind=kind)
+        assert lake.metadata(name) is not None
+    drop_table(lake, ("s", "v"), kind="view")
+    assert lake.metadata(("s", "v")) is None

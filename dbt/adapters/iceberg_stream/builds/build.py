@@ -13,7 +13,8 @@ from pyiceberg.table.update import SetPropertiesUpdate
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_name
-from dbt.adapters.iceberg_stream.builds.publish import PARALLEL, drop_unfilled
+from dbt.adapters.iceberg_stream.builds.publish import PARALLEL
+from dbt.adapters.iceberg_stream.builds.replaced import drop_unfilled, put_back
 from dbt.adapters.iceberg_stream.builds.staged import (
     LAST_RUN,
     StagedTable,
@@ -175,7 +176,7 @@ def record_run(
         if (staged := load_staged(catalog, name, build)) is not None:
             catalog.commit(staged.table, (), (SetPropertiesUpdate(updates=properties),))
     elif catalog.metadata(staged_name(name, build)) is not None:
-        # Not another version: `publish` compares the view's age with that of a table in its place.
+        # Not another version: `publish` may be publishing this one.
         catalog.set_view_properties(staged_name(name, build), properties)
 
 
@@ -202,11 +203,14 @@ def discard(catalog: IcebergCatalog, build: Build, catalogs: Catalogs | None = N
     def drop(relation: tuple[Name, str]) -> None:
         name, kind = relation
         if kind == "view":
+            if (view := catalog.metadata(staged_name(name, build.name))) is not None:
+                put_back(catalog, name, view)
             catalog.unregister(staged_name(name, build.name))
         elif (staged := tables.get(name)) is not None:
             drops[name].unregister(catalog)
-            if drops[name].table is not None:
+            if (dropped := drops[name].table) is not None:
                 drop_unfilled(catalog, staged)
+                put_back(catalog, name, dropped.metadata)
 
     items = build.relations.items()
     try:

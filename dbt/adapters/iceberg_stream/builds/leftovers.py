@@ -117,14 +117,14 @@ def drop_unfinished(catalog: IcebergCatalog, name: Name, catalogs: Catalogs | No
 def _rename(catalog: IcebergCatalog, leftover: Leftover) -> bool:
     """Give a leftover its name; return False if another relation has it now."""
     table = catalog.load(leftover.name)
-    if table is not None:
-        try:
+    try:
+        if table is not None:
             catalog.register(leftover.replaced, table.location)
-        except CommitConflict:
-            return False
-    elif (view := catalog.metadata(leftover.name)) is not None:
-        if catalog.metadata(leftover.replaced) is not None:
-            return False
-        catalog.put_view(leftover.replaced, view)
+        elif (view := catalog.metadata(leftover.name)) is not None:
+            if catalog.metadata(leftover.replaced) is not None:
+                return False
+            catalog.put_view(leftover.replaced, view)
+    except CommitConflict:
+        return False
     catalog.unregister(leftover.name)
     return True

@@ -7,9 +7,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
@@ -23,15 +21,16 @@ from tenacity import (
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
 from dbt.adapters.iceberg_stream.builds.names import staged_name
-from dbt.adapters.iceberg_stream.builds.published_views import (
-    ReplacedViews,
+from dbt.adapters.iceberg_stream.builds.replaced import (
+    Replacement,
     is_unfilled,
     publish_view,
-    view_conflicts,
+    replaced_conflicts,
 )
 from dbt.adapters.iceberg_stream.builds.staged import (
     BUILD,
     LAST_RUN,
+    PUBLISHED_AS,
     PUBLISHED_UUID,
     StagedTable,
     latest_run,
@@ -68,15 +67,13 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     read_manifest_list,
 )
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import READS_TARGET
-from dbt.adapters.iceberg_stream.tables.drop import NESSIE, run_drops
+from dbt.adapters.iceberg_stream.tables.drop import NESSIE, Drop, run_drops
 
 logger = Logger()
 
 ATTEMPTS = 10
 # Tables that are loaded or dropped at the same time.
 PARALLEL = 8
-# Property of a staged table: the snapshot that it is published as, and what it was like then.
-PUBLISHED_AS = f"{BUILD}.published-as"
 
 
 @dataclass(frozen=True)
@@ -113,8 +110,8 @@ class _Plan:
     rebased: list[Committer] = field(default_factory=list)
     # Those that an earlier attempt has published.
     earlier: set[Name] = field(default_factory=set)
-    # What each staged table is published as.
-    marks: list[TableCommit] = field(default_factory=list)
+    # The snapshot that each staged table is published as.
+    marks: list[tuple[StagedTable, int]] = field(default_factory=list)
 
 
 def publish(
@@ -156,20 +153,26 @@ def publish(
     staged_views = {name: catalog.metadata(staged_name(name, build)) for name in views}
     _check_whole(build, relations, staged, staged_views)
     _check_built(build, staged)
-    if conflicts := view_conflicts(catalog, staged_views, kinds):
-        raise BuildConflict(build, conflicts)
-    replaced_views = [name for name in names if kinds.get(name) == "view"]
-    plan, now = _commit(catalog, build, staged, ReplacedViews(catalog, build, replaced_views))
+    replacement = Replacement(catalog, build, staged, staged_views)
+    try:
+        if conflicts := replaced_conflicts(catalog, staged, staged_views, kinds):
+            raise BuildConflict(build, conflicts)
+        plan, now = _commit(catalog, build, staged, replacement)
+    except BaseException:
+        replacement.undo()
+        raise
     name = None
     try:
         _forget_relations(catalog, staged, staged_views, build)
-        for name in views:
-            publish_view(catalog, build, name, catalogs)
+        for name, view in staged_views.items():
+            if view is not None:
+                publish_view(catalog, build, name, view, catalogs)
     except CatalogError as error:
         rest = f", but not the view {'.'.join(name)}" if name else ""
         raise BuildError(
             f"The tables of the build `{build}` are published{rest}: {error}\n"
-            f"Run `iceberg-stream publish {build}` for the rest."
+            f"Run `iceberg-stream publish {build}` for the rest. If there is no such build any "
+            "more, build the views again."
         ) from error
     _clean_up(catalog, staged, plan, catalogs)
     seconds = time.monotonic() - start
@@ -245,19 +248,15 @@ def _commit(
     catalog: IcebergCatalog,
     build: str,
     tables: Sequence[StagedTable],
-    views: ReplacedViews,
+    replacement: Replacement,
 ) -> tuple[_Plan, int]:
     """Commit all tables at once, again if another writer is faster or the answer is lost."""
-    with ExitStack() as undo:
-        undo.callback(views.restore)
-        try:
-            result = _commit_attempts(catalog, build, tables, views)
-        except (CatalogError, OSError) as error:
-            if _reloaded(catalog, tables) is None:
-                raise _gone(catalog, build, tables) from error
-            raise
-        undo.pop_all()
-    return result
+    try:
+        return _commit_attempts(catalog, build, tables, replacement)
+    except (CatalogError, OSError) as error:
+        if _reloaded(catalog, tables) is None:
+            raise _gone(build) from error
+        raise
 
 
 def _reloaded(catalog: IcebergCatalog, tables: Sequence[StagedTable]) -> list[StagedTable] | None:
@@ -269,33 +268,18 @@ def _reloaded(catalog: IcebergCatalog, tables: Sequence[StagedTable]) -> list[St
     return same if len(same) == len(tables) else None
 
 
-def _gone(catalog: IcebergCatalog, build: str, tables: Iterable[StagedTable]) -> BuildError:
-    """Undo what was prepared for a build whose staged tables are gone."""
-    for staged in tables:
-        drop_unfilled(catalog, staged)
+def _gone(build: str) -> BuildError:
     return BuildError(
         f"The build `{build}` was published or discarded by another process at the same time. "
         "This one published nothing."
     )
 
 
-def drop_unfilled(catalog: IcebergCatalog, staged: StagedTable) -> None:
-    """Drop a new table that an interrupted `publish` has created, but not filled.
-
-    Args:
-        catalog: the catalog.
-        staged: its staged table. Once the catalog does not list that any more, nobody fills the
-            table.
-    """
-    if staged.is_new:
-        catalog.unregister(staged.name, partial(is_unfilled, staged.build))
-
-
 def _commit_attempts(
     catalog: IcebergCatalog,
     build: str,
     tables: Sequence[StagedTable],
-    views: ReplacedViews,
+    replacement: Replacement,
 ) -> tuple[_Plan, int]:
     for attempt in Retrying(
         retry=retry_if_exception_type((CommitConflict, CommitStateUnknown)),
@@ -307,16 +291,16 @@ def _commit_attempts(
             if attempt.retry_state.attempt_number > 1:
                 # The lost attempt may have published them.
                 if (reloaded := _reloaded(catalog, tables)) is None:
-                    raise _gone(catalog, build, tables)
+                    raise _gone(build)
                 tables = reloaded
             plan, now = _plan(catalog, build, tables)
             try:
                 if plan.conflicts:
                     raise BuildConflict(build, plan.conflicts)
-                views.drop(staged.name for staged in plan.new)
+                marks = [_mark(replacement.make_room(s), number) for s, number in plan.marks]
                 plan.commits += [_creation(catalog, staged, build, now) for staged in plan.new]
                 if plan.commits:
-                    catalog.commit_all([*plan.commits, *plan.marks])
+                    catalog.commit_all([*plan.commits, *marks])
             except (CommitConflict, BuildConflict):
                 for committer in plan.rebased:
                     committer.discard()
@@ -334,7 +318,7 @@ def _plan(catalog: IcebergCatalog, build: str, tables: Sequence[StagedTable]) ->
     for staged, table in zip(tables, published, strict=True):
         _plan_table(plan, catalog, build, staged, table, now)
         if staged.name in plan.snapshots and staged.name not in plan.earlier:
-            plan.marks.append(_mark(staged, plan.snapshots[staged.name]))
+            plan.marks.append((staged, plan.snapshots[staged.name]))
     return plan, now
 
 
@@ -543,22 +527,28 @@ def _clean_up(
     """Drop the staged tables; their data is the published tables' now.
 
     Only what an earlier attempt has published, or what was rebased, has files that may be removed
-    and that another table may have.
+    and that another table may have. What a run of the build has changed since stays staged.
     """
     with_files = {committer.name for committer in plan.rebased} | plan.earlier
-    shared = [staged for staged in tables if staged.name in with_files]
+
+    def drop(staged: StagedTable) -> Drop | None:
+        current = load_staged(catalog, staged.name, staged.build)
+        if current is None or not _is_same(current, staged) or _state(current) != _state(staged):
+            return None
+        (drop,) = plan_discards([current])
+        drop.in_this_version = True
+        if staged.name in with_files:
+            return drop
+        drop.unregister(catalog)
+        if drop.table is not None:
+            remove_files(current, metadata_files(current))
+        return None
+
     try:
-        run_drops(catalog, plan_discards(shared), catalogs)
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            shared = [drop for drop in pool.map(drop, tables) if drop is not None]
+        run_drops(catalog, shared, catalogs)
     except OSError as error:
         # Such as another process that drops them, too.
-        build = shared[0].build
+        build = tables[0].build
         logger.warning(f"The build `{build}` is published, but not dropped: {reason(error)}")
-
-    def drop(staged: StagedTable) -> None:
-        current = load_staged(catalog, staged.name, staged.build)
-        if current is not None and _is_same(current, staged):
-            catalog.unregister(staged_name(staged.name, staged.build))
-            remove_files(current, metadata_files(current))
-
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        list(pool.map(drop, [staged for staged in tables if staged.name not in with_files]))

@@ -67,6 +67,8 @@ class BuildRun:
         self._relations: dict[Name, str] = {}
         self._loaded: set[str] = set()
         self._built: set[Name] = set()
+        # What the views replace, by their published names; see `staged.record`.
+        self._records: dict[Name, str] = {}
         self._locks: defaultdict[Name, threading.Lock] = defaultdict(threading.Lock)
         self._lock = threading.RLock()
         # The staged relations that have the record of this command.
@@ -136,6 +138,8 @@ class BuildRun:
             if not self._built:
                 self._note(False)
             existing = self._staged_in(name[0]).get(name)
+            if existing is not None:
+                self._put_back(catalog, name)
             stage = self._stage_view if kind == VIEW else self._stage_table
             exists = stage(catalog, name, existing, properties)
             with self._lock:
@@ -159,16 +163,33 @@ class BuildRun:
     def _stage_view(
         self, catalog: IcebergCatalog, name: Name, existing: str | None, _: Any
     ) -> bool:
-        from dbt.adapters.iceberg_stream.builds.staged import load_staged, plan_discards
+        from dbt.adapters.iceberg_stream.builds.staged import load_staged, plan_discards, record
         from dbt.adapters.iceberg_stream.tables.drop import run_drops
 
         if existing == TABLE and (staged := load_staged(catalog, name, self.name)) is not None:
             run_drops(catalog, plan_discards([staged]), self._catalogs())
-        if existing == VIEW and "versions" not in (catalog.metadata(name) or {"versions": []}):
-            # The view gets a new age: `publish` compares it with that of the table.
-            catalog.unregister(staged_name(name, self.name))
-            return False
+        # Of a view in its place nothing is lost.
+        table = catalog.load(name, history=False)
+        self._records[name] = record(None if table is None else table.metadata)
         return existing == VIEW
+
+    def view_properties(self, name: Name) -> Mapping[str, str]:
+        """Return the properties that a view needs for `publish`; none if it is not staged.
+
+        Args:
+            name: its published name.
+        """
+        from dbt.adapters.iceberg_stream.builds.staged import REPLACES
+
+        return {REPLACES: self._records[name]} if name in self._records else {}
+
+    def _put_back(self, catalog: IcebergCatalog, name: Name) -> None:
+        """Put back what an interrupted `publish` has dropped for a relation."""
+        from dbt.adapters.iceberg_stream.builds.replaced import put_back, unmark
+
+        if (staged := catalog.metadata(staged_name(name, self.name))) is not None:
+            put_back(catalog, name, staged)
+            unmark(catalog, name, self.name, staged)
 
     def waits(self, sql: str) -> bool:
         """Return whether a statement calls a procedure for a relation that is staged.

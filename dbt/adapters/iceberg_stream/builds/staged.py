@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import write_new
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, next_location
+from dbt.adapters.iceberg_stream.catalog.views import current_schema, current_version, same_view
 from dbt.adapters.iceberg_stream.tables.commit import added_files as added
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
@@ -30,6 +31,12 @@ BUILD = f"{PREFIX}build"
 PUBLISHED_METADATA = f"{BUILD}.published-metadata"
 FIRST_METADATA = f"{BUILD}.first-metadata"
 PUBLISHED_UUID = f"{BUILD}.published-uuid"
+# What was published under the name when it was staged, if it replaces another kind of relation.
+REPLACES = f"{BUILD}.replaces"
+# That `publish` is about to drop it: the table's metadata file, or `view`.
+DROPPED = f"{BUILD}.dropped"
+# Property of a staged table: the snapshot that it is published as, and what it was like then.
+PUBLISHED_AS = f"{BUILD}.published-as"
 # The state of the last command that built or tested relations of the build.
 LAST_RUN = f"{BUILD}.last-run"
 # Fields of table metadata that change with rows, columns or layout.
@@ -140,6 +147,50 @@ def versions(metadata: Metadata) -> tuple[Any, ...]:
     return (main.get("snapshot-id"), *(metadata.get(key) for key in VERSIONED))
 
 
+def record(published: Metadata | None) -> str:
+    """Describe what is published under a name, for `is_recorded` and `recorded_view`.
+
+    Args:
+        published: metadata of the table or view; None if there is neither.
+    """
+    if published is None:
+        return ""
+    if "versions" in published:
+        current = published["current-version-id"]
+        view = {
+            "current-version-id": current,
+            "versions": [current_version(published)],
+            "schemas": [current_schema(published)],
+            "properties": dict(published.get("properties") or {}),
+        }
+        return json.dumps({"view": view})
+    return json.dumps({"table": [published.get("table-uuid"), *versions(published)]})
+
+
+def recorded_view(staged: Metadata) -> Metadata | None:
+    """Return the view that a staged table replaces, as it was then; None if there was none.
+
+    Args:
+        staged: metadata of the staged table.
+    """
+    text = (staged.get("properties") or {}).get(REPLACES)
+    view: Metadata | None = json.loads(text).get("view") if text else None
+    return view
+
+
+def is_recorded(staged: Metadata, published: Metadata) -> bool:
+    """Return whether what is published under a name is what was there at the time of staging.
+
+    Args:
+        staged: metadata of the staged table or view.
+        published: metadata of a published relation of the other kind.
+    """
+    if "versions" in published:
+        view = recorded_view(staged)
+        return view is not None and same_view(view, published)
+    return bool((staged.get("properties") or {}).get(REPLACES) == record(published))
+
+
 def load_staged(catalog: IcebergCatalog, name: Name, build: str) -> StagedTable | None:
     """Load a staged table.
 
@@ -181,14 +232,16 @@ def stage_table(
         OSError: the storage refuses.
     """
     published = catalog.load(name)
+    view = None if published else catalog.metadata(name)
     staged = load_staged(catalog, name, build) if continues else None
     if staged is not None:
-        if not staged.is_recreated and staged.was_staged_from(published):
+        is_current = view is None or is_recorded(staged.metadata, view)
+        if is_current and not staged.is_recreated and staged.was_staged_from(published):
             return not staged.is_empty
         run_drops(catalog, plan_discards([staged]), catalogs)
     origin = published or _new_table(catalog, name, properties)
     location = next_location(origin)
-    metadata = _clone(origin.metadata, location, build, published)
+    metadata = _clone(origin.metadata, location, build, published, view)
     write_new(origin.io, location, json.dumps(metadata).encode())
     try:
         catalog.register(staged_name(name, build), location)
@@ -223,7 +276,11 @@ def _new_table(catalog: IcebergCatalog, name: Name, properties: Mapping[str, str
 
 
 def _clone(
-    origin: Metadata, location: str, build: str, published: LoadedTable | None
+    origin: Metadata,
+    location: str,
+    build: str,
+    published: LoadedTable | None,
+    view: Metadata | None,
 ) -> dict[str, Any]:
     properties = {
         **(origin.get("properties") or {}),
@@ -232,6 +289,7 @@ def _clone(
         FIRST_METADATA: location,
         PUBLISHED_METADATA: published.location if published else "",
         PUBLISHED_UUID: origin["table-uuid"] if published else "",
+        REPLACES: record(view),
     }
     return copy_metadata(origin, properties)
 

@@ -349,7 +349,10 @@ class RemoteBackend:
 
         def change(catalog: Catalog) -> None:
             assert isinstance(catalog, RestClient), "only REST catalogs have views"
-            catalog.set_view_properties((namespace, name), properties)
+            try:
+                catalog.set_view_properties((namespace, name), properties)
+            except NoSuchViewError as error:
+                raise CatalogError(f"{namespace}.{name} is not a view any more") from error
 
         self.ask(f"change properties of the view {namespace}.{name}", change)
 

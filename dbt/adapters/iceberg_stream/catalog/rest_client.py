@@ -288,6 +288,7 @@ class RestClient(RestCatalog):
             version: metadata whose current version, schema and properties the view gets.
 
         Raises:
+            CommitConflict: another writer creates, changes or drops it, or a table has the name.
             RESTError: the catalog refuses it.
         """
         new = {**current_version(version), "version-id": 1, "timestamp-ms": (now := _now())}
@@ -300,7 +301,7 @@ class RestClient(RestCatalog):
         except NoSuchViewError:
             url = self.url(Endpoints.create_view, namespace=path["namespace"])
             body = {"name": path["view"], "schema": schema, "properties": properties}
-            self._post_view(url, {**body, "view-version": {**new, "schema-id": 0}})
+            self._post_view(identifier, url, {**body, "view-version": {**new, "schema-id": 0}})
             return
         versions = [v.version_id for v in view.metadata.versions]
         # A server counts no schema as added that the view has already.
@@ -314,7 +315,7 @@ class RestClient(RestCatalog):
         ]
         requirement = {"type": "assert-view-uuid", "uuid": view.metadata.view_uuid}
         body = {"requirements": [requirement], "updates": updates}
-        self._post_view(self.url(Endpoints.load_view, prefixed=True, **path), body)
+        self._post_view(identifier, self.url(Endpoints.load_view, prefixed=True, **path), body)
 
     def set_view_properties(
         self, identifier: tuple[str, str], properties: Mapping[str, str]
@@ -333,14 +334,18 @@ class RestClient(RestCatalog):
         requirement = {"type": "assert-view-uuid", "uuid": view.metadata.view_uuid}
         updates = [{"action": "set-properties", "updates": dict(properties)}]
         body = {"requirements": [requirement], "updates": updates}
-        self._post_view(self.url(Endpoints.load_view, prefixed=True, **path), body)
+        self._post_view(identifier, self.url(Endpoints.load_view, prefixed=True, **path), body)
 
-    def _post_view(self, url: str, body: dict[str, Any]) -> None:
+    def _post_view(self, identifier: tuple[str, str], url: str, body: dict[str, Any]) -> None:
         response = self._session.post(url, data=json.dumps(body).encode())
         try:
             response.raise_for_status()
         except HTTPError as error:
-            _handle_non_200_response(error, {409: CommitConflict})
+            if response.status_code == 409:
+                raise CommitConflict(
+                    f"another writer has created, changed or dropped {'.'.join(identifier)}"
+                ) from error
+            _handle_non_200_response(error, {404: NoSuchViewError})
 
     def _create_session(self) -> Session:
         session = super()._create_session()

@@ -497,8 +497,14 @@ class SqliteBackend:
         return str(rows[0][0]) if rows else None
 
     def _rows(self, sql: str, **parameters: str) -> list[Any]:
-        with self._connect() as connection, connection:
-            return connection.execute(sql, {"catalog": self._name, **parameters}).fetchall()
+        try:
+            with self._connect() as connection, connection:
+                return connection.execute(sql, {"catalog": self._name, **parameters}).fetchall()
+        except sqlite3.OperationalError as error:
+            raise CatalogError(
+                f"The SQLite catalog {self._path} does not answer ({error}). Another process may "
+                "hold a lock on it. Run the command again when that has ended."
+            ) from error
 
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:

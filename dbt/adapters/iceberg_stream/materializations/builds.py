@@ -206,6 +206,13 @@ class BuildHooks(metaclass=AdapterMeta):
             )
         return with_published_names(sql, self.build.name)
 
+    @available.parse(lambda *a, **k: {})
+    def view_properties(self, relation: BaseRelation) -> Mapping[str, str]:
+        """Return the properties that a view gets because it is staged."""
+        if self.build is None or table_name(relation) == published_name(relation):
+            return {}
+        return self.build.view_properties(published_name(relation))
+
     @available.parse_none
     def stage_model(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:
         """Stage a model's relation, if this run publishes its models at its end."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from dbt_common.exceptions import DbtRuntimeError
@@ -158,14 +159,29 @@ def _register(
     new = stage_empty(catalog, name, {})
     folder = new.metadata["location"].rstrip("/")
     location = f"{folder}/metadata/00000-{uuid.uuid4()}.metadata.json"
-    undo.callback(remove_quietly, new.io, location)
+    # Also if the catalog registers it and does not answer.
+    undo.callback(_undo_registration, catalog, name, tag, partial(remove_quietly, new.io, location))
     write_new(new.io, location, json.dumps(_clone_metadata(origin, folder, tag)).encode())
     catalog.register(name, location)
-    undo.callback(catalog.unregister, name)
     clone = catalog.load(name)
     if clone is None:
         raise CatalogError(f"{'.'.join(name)} was dropped at once.")
     return clone
+
+
+def _undo_registration(
+    catalog: IcebergCatalog, name: Name, tag: CloneTag, remove_metadata: Callable[[], None]
+) -> None:
+    """Drop the clone, but no other table of its name, then its metadata file."""
+    try:
+        catalog.unregister(name, lambda found: found.get("table-uuid") == tag.table_uuid)
+    except (CatalogError, OSError) as error:
+        logger.warning(
+            f"{'.'.join(name)} may be left of a clone that failed, because the catalog did not "
+            f"answer: {reason(error)}\nDrop it if the catalog lists it."
+        )
+        return
+    remove_metadata()
 
 
 def _clone_metadata(origin: LoadedTable, folder: str, tag: CloneTag) -> dict[str, Any]:

@@ -46,18 +46,24 @@ ATTEMPTS = 100
 NESSIE = "nessie."
 
 
-def drop_table(catalog: IcebergCatalog, name: Name, catalogs: Catalogs | None = None) -> None:
+def drop_table(
+    catalog: IcebergCatalog,
+    name: Name,
+    catalogs: Catalogs | None = None,
+    kind: str | None = None,
+) -> None:
     """Drop a table or view, if it exists; see `drop_tables`.
 
     Args:
         catalog: the catalog.
         name: namespace and identifier.
         catalogs: as for `drop_tables`.
+        kind: `table` or `view`, if only that is meant.
 
     Raises:
-        CatalogError: the catalog refuses; no file is removed.
+        CatalogError: the catalog refuses, or the relation is of another kind; no file is removed.
     """
-    drop_tables(catalog, [name], catalogs)
+    run_drops(catalog, [Drop(name, kind=kind)], catalogs)
 
 
 def drop_tables(
@@ -197,6 +203,7 @@ class Drop:
         expected: the table that is meant, in any version; another one of its name stays. None for
             whatever has the name.
         in_this_version: whether another version of that table stays, too.
+        kind: `table` or `view`, if only that is meant: the other one is an error.
         is_shared: whether it began with files of another table, as a staged one does.
         base: ids of the snapshots that such a table began with; None if they are unknown.
         table: the version that was dropped; None for a view, or before.
@@ -205,6 +212,7 @@ class Drop:
     name: Name
     expected: LoadedTable | None = None
     in_this_version: bool = False
+    kind: str | None = None
     is_shared: bool = False
     base: Collection[int] | None = None
     table: LoadedTable | None = None
@@ -255,6 +263,12 @@ class Drop:
                 raise
             self._warn(f"its metadata cannot be read ({error})")
             return catalog.unregister(self.name) is not None
+        kind = "view" if table is None else "table"
+        if self.kind is not None and self.kind != kind:
+            raise CatalogError(
+                f"{'.'.join(self.name)} was not dropped: another writer has put a {kind} in the "
+                f"place of the {self.kind}. Run the command again."
+            )
         metadata = table.metadata if table else {}
         if self.expected is not None and not self._is_meant(metadata, self.expected.metadata):
             logger.warning(f"{'.'.join(self.name)} stays: another writer has put it there.")

@@ -11,6 +11,9 @@
   create or replace view {{ relation.render() }}
   {{ iceberg_stream__get_view_columns_clause(sql) }}
   {{ iceberg_stream__get_relation_comment_clause() }}
+  {%- for name, value in adapter.view_properties(relation).items() %}
+  tblproperties ({{ iceberg_stream__sql_literal(name) }} = {{ iceberg_stream__sql_literal(value) }})
+  {%- endfor %}
   as
   {{ sql }}
 {%- endmacro %}
