@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pyiceberg.manifest import DataFile
@@ -196,6 +197,8 @@ def _check_whole(
     metadata = [*(table.metadata for table in tables), *filter(None, views.values())]
     recorded = {(name[0], name[1]) for name in latest_run(metadata).get("relations") or []}
     if missing := sorted((recorded | {name for name, _ in relations}) - staged):
+        if not recorded:
+            raise _gone(build)
         raise BuildError(
             f"The build `{build}` is not complete: {', '.join(map('.'.join, missing))} "
             f"{'is' if len(missing) == 1 else 'are'} no longer staged, because somebody dropped "
@@ -217,10 +220,13 @@ def _forget_relations(
         # The commit that has published it has changed it.
         now = load_staged(catalog, staged.name, build)
         if now is not None and (run := _without_relations(now.metadata)) is not None:
-            catalog.commit(now.table, (), (SetPropertiesUpdate(updates={LAST_RUN: run}),))
+            # Who changes it now has another record, or drops it.
+            with suppress(CommitConflict):
+                catalog.commit(now.table, (), (SetPropertiesUpdate(updates={LAST_RUN: run}),))
     for name, metadata in views.items():
         if metadata is not None and (run := _without_relations(metadata)) is not None:
-            catalog.set_view_properties(staged_name(name, build), {LAST_RUN: run})
+            with suppress(CommitConflict):
+                catalog.set_view_properties(staged_name(name, build), {LAST_RUN: run})
 
 
 def _without_relations(metadata: Metadata) -> str | None:

@@ -18,6 +18,7 @@ from pyiceberg.table.update import (
     SetPropertiesUpdate,
 )
 from pyiceberg.types import BooleanType, NestedField
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict
 from dbt.adapters.iceberg_stream.builds.names import staged_name, with_published_names
@@ -43,6 +44,8 @@ from dbt.adapters.iceberg_stream.tables.drop import Drop
 from dbt.adapters.iceberg_stream.tables.drop import remove_files as remove_dropped
 
 logger = Logger()
+
+ATTEMPTS = 10
 # Value of the property of a new table that is being dropped, because it was not filled.
 ABANDONED = "dropped: "
 CHANGED_VIEW = "is a view that another writer created or changed, and a table would replace it"
@@ -209,6 +212,12 @@ def _abandon(catalog: IcebergCatalog, table: LoadedTable, mark: str) -> None:
     catalog.commit(table, requirements(metadata), updates)
 
 
+@retry(
+    retry=retry_if_exception_type(CommitConflict),
+    stop=stop_after_attempt(ATTEMPTS),
+    wait=wait_random_exponential(multiplier=0.05, max=5),
+    reraise=True,
+)
 def publish_view(
     catalog: IcebergCatalog,
     build: str,
@@ -248,17 +257,18 @@ def _replace_table(
 ) -> Drop:
     """Replace a table by a view; the table is back if the view is refused."""
     name, drop = table.name, Drop(table.name, table, in_this_version=True)
-    changed = CatalogError(f"another writer has changed the table {'.'.join(name)}")
+    changed = f"another writer has changed the table {'.'.join(name)}"
     if not is_recorded(staged, table.metadata):
-        raise changed
+        raise CatalogError(changed)
     mark = {DROPPED: table.location}
-    catalog.set_view_properties(staged_name(name, build), mark)
+    # A build that is discarded now is published nevertheless: its tables are.
+    with suppress(CommitConflict):
+        catalog.set_view_properties(staged_name(name, build), mark)
     marked = {**staged, "properties": {**(staged.get("properties") or {}), **mark}}
     try:
         drop.unregister(catalog)
-        if drop.table is None:
-            raise changed
-        catalog.put_view(name, view)
+        if drop.table is not None:
+            catalog.put_view(name, view)
     except BaseException as error:
         put_back(catalog, name, marked)
         # The view may be there, although the catalog did not answer.
@@ -267,6 +277,9 @@ def _replace_table(
             with suppress(CatalogError):
                 unmark(catalog, name, build, marked)
             raise
+    if drop.table is None:
+        # Maybe another process that publishes the build has dropped it.
+        raise CommitConflict(changed)
     return drop
 
 

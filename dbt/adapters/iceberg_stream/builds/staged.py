@@ -89,17 +89,30 @@ class StagedTable:
 
     @cached_property
     def first_metadata(self) -> Metadata:
-        """Metadata of the staged table when it was staged."""
-        with self.table.io.new_input(self.properties[FIRST_METADATA]).open() as stream:
-            metadata: Metadata = json.loads(stream.read())
+        """Metadata of the staged table when it was staged.
+
+        Raises:
+            CommitConflict: another process publishes or discards the build at the same time.
+        """
+        try:
+            with self.table.io.new_input(self.properties[FIRST_METADATA]).open() as stream:
+                metadata: Metadata = json.loads(stream.read())
+        except FileNotFoundError as error:
+            raise CommitConflict(
+                f"{'.'.join(self.table.name)} was published or discarded at the same time"
+            ) from error
         return metadata
 
     @property
     def first_snapshots(self) -> set[int] | None:
-        """Ids of the snapshots that it began with; None if it is recreated."""
+        """Ids of the snapshots that it began with; None if they are unknown."""
         if self.is_recreated:
             return None
-        return {snapshot["snapshot-id"] for snapshot in self.first_metadata.get("snapshots") or []}
+        try:
+            first = self.first_metadata
+        except CommitConflict:
+            return None
+        return {snapshot["snapshot-id"] for snapshot in first.get("snapshots") or []}
 
     def was_staged_from(self, published: LoadedTable | None) -> bool:
         """Return whether the published table is the one that was staged, unchanged.
@@ -113,7 +126,10 @@ class StagedTable:
             return True
         if published.metadata["table-uuid"] != self.properties[PUBLISHED_UUID]:
             return False
-        return versions(published.metadata) == versions(self.first_metadata)
+        try:
+            return versions(published.metadata) == versions(self.first_metadata)
+        except CommitConflict:
+            return False
 
     def new_snapshots(self, base: Metadata) -> list[Mapping[str, Any]]:
         """Return the snapshots that only the staged table has, oldest first.

@@ -352,7 +352,7 @@ class RemoteBackend:
             try:
                 catalog.set_view_properties((namespace, name), properties)
             except NoSuchViewError as error:
-                raise CatalogError(f"{namespace}.{name} is not a view any more") from error
+                raise CommitConflict(f"{namespace}.{name} is not a view any more") from error
 
         self.ask(f"change properties of the view {namespace}.{name}", change)
 

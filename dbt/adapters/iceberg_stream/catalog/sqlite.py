@@ -432,7 +432,7 @@ class SqliteBackend:
         old = self._location(namespace, name)
         metadata = self._read(old) if old else None
         if old is None or metadata is None or "versions" not in metadata:
-            raise CatalogError(
+            raise CommitConflict(
                 f"{namespace}.{name} is not a view any more: another writer dropped or replaced it"
             )
         all_properties = {**(metadata.get("properties") or {}), **properties}
@@ -440,7 +440,7 @@ class SqliteBackend:
         text = orjson.dumps({**metadata, "properties": all_properties})
         write_new(CatalogFileIO(self._storage), location, text)
         if not self._rows(SWAP, namespace=namespace, name=name, new=location, old=old):
-            raise CatalogError(
+            raise CommitConflict(
                 f"another writer changed the view {namespace}.{name} at the same time, so its "
                 "properties were not set"
             )
