@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from dbt.adapters.iceberg_stream.catalog.sqlite import spark_settings
 from dbt.adapters.iceberg_stream.engines.embedded import (
     EmbeddedEngine,
     EngineStatus,
@@ -164,6 +165,22 @@ def test_interrupt_of_a_client_leaves_the_server_warm(home: Path) -> None:
     process.wait()
     assert running(home).socket == socket_path
     assert os.getsid(running(home).jvm.pid) != os.getsid(0)
+
+
+def test_sessions_that_are_closed_leave_no_connection(home: Path, tmp_path: Path) -> None:
+    """To the catalog: in days they would take all file descriptors."""
+    server = engine(home)
+    for _ in range(3):
+        session = Session(server.endpoint(), spark_settings("lake", tmp_path))
+        session.query("show namespaces in lake")
+        session.close()
+    process = psutil.Process(running(home).jvm.pid)
+
+    def connections() -> list[str]:
+        return [file.path for file in process.open_files() if file.path.endswith("catalog.db")]
+
+    wait_until(lambda: not connections(), 10)
+    server.release()
 
 
 def test_other_settings_replace_an_idle_server(home: Path) -> None:

@@ -116,6 +116,7 @@ def two_at_once(folder: Path, other: str, seed: int) -> None:
     assert list_builds(lake) == []
     assert (state(lake), kinds(lake)) in ([(NEW, NEW_KINDS)] if other == "publish" else BOTH)
     assert_nothing_lost(lake, ["s"])
+    assert not list((folder / "s").glob("v*__dbt_build_*"))
     lake.close()
 
 

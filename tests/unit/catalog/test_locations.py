@@ -102,6 +102,18 @@ def test_a_view_that_spark_created(tmp_path: Path) -> None:
     lake.close()
 
 
+def test_a_view_that_is_dropped_leaves_no_folder(tmp_path: Path) -> None:
+    lake = open_catalog(tmp_path / "warehouse")
+    lake.put_view(("s", "v"), VIEW)
+    lake.set_view_properties(("s", "v"), {"comment": "new"})
+    folder = tmp_path / "warehouse" / "s" / "v"
+    written, _ = (folder / "metadata").iterdir()
+    written.with_name(f".{written.name}.crc").write_text("as Spark writes")
+    lake.unregister(("s", "v"))
+    assert not folder.exists()
+    lake.close()
+
+
 def test_a_file_that_exists_stays(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("mine")

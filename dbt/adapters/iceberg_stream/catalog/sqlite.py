@@ -29,7 +29,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitConflict,
     CommitStateUnknown,
 )
-from dbt.adapters.iceberg_stream.catalog.locations import comparable, file_uri
+from dbt.adapters.iceberg_stream.catalog.locations import comparable, file_uri, local_path
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, read_metadata
 from dbt.adapters.iceberg_stream.catalog.names import table_folder
 from dbt.adapters.iceberg_stream.catalog.reach import hadoop_reach, reach
@@ -113,7 +113,7 @@ UNREGISTER = """
 delete from iceberg_tables
 where catalog_name = :catalog and table_namespace = :namespace and table_name = :name
     and (:old = '' or metadata_location = :old)
-returning metadata_location
+returning metadata_location, iceberg_type = 'VIEW'
 """
 
 
@@ -394,14 +394,40 @@ class SqliteBackend:
     def unregister(
         self, namespace: str, name: str, only: Condition | None = None
     ) -> Dropped | None:
-        """Drop a table or view, but keep its files; return what was dropped."""
+        """Drop a table or view, but keep a table's files; return what was dropped."""
         if only is None:
-            rows = self._rows(UNREGISTER, namespace=namespace, name=name, old="")
-            return Dropped(rows[0][0], None) if rows else None
+            dropped = self._unregister(namespace, name, "")
+            return Dropped(dropped, None) if dropped else None
         while (current := self._current(namespace, name)) and only(current[1]):
-            if self._rows(UNREGISTER, namespace=namespace, name=name, old=current[0]):
+            if self._unregister(namespace, name, current[0]):
                 return Dropped(*current)
         return None
+
+    def _unregister(self, namespace: str, name: str, old: str) -> str | None:
+        rows = self._rows(UNREGISTER, namespace=namespace, name=name, old=old)
+        for location, is_view in rows:
+            if is_view:
+                self._remove_view_metadata(namespace, name, location)
+        return str(rows[0][0]) if rows else None
+
+    def _remove_view_metadata(self, namespace: str, name: str, location: str) -> None:
+        """Remove the metadata files of a view that was dropped, and its folders if they are empty.
+
+        Those of a view that was renamed stay, because they are in another folder.
+        """
+        metadata = local_path(
+            f"{table_folder(file_uri(self._path.parent), namespace, name)}/metadata"
+        )
+        assert metadata is not None, "the warehouse is a folder of this machine"
+        with suppress(OSError, ValueError):
+            view = self._read(location)["view-uuid"]
+            for path in metadata.glob("*.metadata.json"):
+                # A table that was in its place may have files here.
+                if orjson.loads(path.read_bytes()).get("view-uuid") == view:
+                    path.unlink()
+                    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+            metadata.rmdir()
+            metadata.parent.rmdir()
 
     def put_view(self, namespace: str, name: str, version: Metadata) -> None:
         """Create a view, or replace the one of this name, but no table."""

@@ -114,9 +114,15 @@ def write_new(io: FileIO, location: str, content: bytes) -> None:
         with io.new_output(location).create() as stream:
             stream.write(content)
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as file:
-        file.write(content)
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = path.open("xb")
+        except FileNotFoundError:
+            continue  # another process has removed the empty folder
+        with file:
+            file.write(content)
+        return
 
 
 def _any(properties: Mapping[str, Any], names: Iterable[str]) -> bool:

@@ -38,8 +38,12 @@ MAIN_CLASS = "icebergstream.SocketServer"
 # The longest path of a Unix domain socket on macOS; on Linux, 107 bytes.
 LONGEST_SOCKET = 103
 STATEMENT_GUARD = "icebergstream.StatementGuard"
-# They end an engine that can no longer be used.
-LISTENERS = ("icebergstream.StuckTasks", "icebergstream.BrokenClasses")
+# The first two end an engine that can no longer be used.
+LISTENERS = (
+    "icebergstream.StuckTasks",
+    "icebergstream.BrokenClasses",
+    "icebergstream.ClosedSessions",
+)
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 POLL = 0.02
