@@ -133,7 +133,7 @@ class TestRebuild(Marts):
 
 class TestKilled(Marts):
     def test_at_random_moments(self, project: Any, start: Any) -> None:
-        self.kill_runs(project, start, 4)
+        self.kill_runs(project, start, 2)
 
     @pytest.mark.slow
     def test_at_many_random_moments(self, project: Any, start: Any) -> None:

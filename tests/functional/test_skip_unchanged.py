@@ -397,7 +397,7 @@ class TestAtomic(EveryKind):
 class TestRandomHistory(EveryKind):
     """After random changes and a run that skips, building all models again changes nothing."""
 
-    @pytest.mark.parametrize("steps", [6, pytest.param(60, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("steps", [4, pytest.param(60, marks=pytest.mark.slow)])
     def test_rows(self, project: Any, steps: int) -> None:
         rng = random.Random(steps)
         names = ("base", "a_view", "b_table", "c_increment", "d_table", "e_table")

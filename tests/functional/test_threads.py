@@ -82,7 +82,7 @@ class Threads:
 
 
 class TestThreads(Threads):
-    COUNT = 16
+    COUNT = 12
 
 
 @pytest.mark.slow

@@ -181,7 +181,7 @@ def test_duckdb_agrees(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-@settings(max_examples=13, **SETTINGS)
+@settings(max_examples=7, **SETTINGS)
 @given(made=steps([None, *IDS]), pairs=PAIRS, memory=MEMORY)
 def test_spark_agrees(
     lake: IcebergCatalog,

@@ -260,7 +260,7 @@ def test_histories(machine: Any, most_rows: int, monkeypatch: pytest.MonkeyPatch
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=25,
+            max_examples=15,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

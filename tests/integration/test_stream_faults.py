@@ -31,9 +31,9 @@ from tests.integration.streams import NAME, SINK, Change, commit, make_table, op
 from tests.integration.tables import LATER, duckdb_rows
 from tests.integration.writers import open_catalog
 
-KILLS = 12
+KILLS = 6
 SOAK_KILLS = 200
-TRIES = 50
+TRIES = 24
 
 
 @pytest.fixture
