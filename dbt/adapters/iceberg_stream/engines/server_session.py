@@ -29,6 +29,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # A dead server must fail a statement within seconds; the client's default retries for minutes.
 CONNECT_RETRIES = 6
+# No network lies between this process and a socket of this machine: whoever listened is dead.
+SOCKET_RETRIES = 2
 # A server that this command has used before may be restarting, which takes half a minute.
 RESTART_RETRIES = 18
 MOMENT_SECONDS = 2.0
@@ -73,7 +75,7 @@ class ServerSession:
             if known_server:
                 self._client.retries = RESTART_RETRIES
             self.configure(settings)
-            self._client.retries = CONNECT_RETRIES
+            self._client.retries = _retries(endpoint)
         except (OSError, StatementError):
             self.close()
             raise
@@ -83,7 +85,7 @@ class ServerSession:
         from dbt.adapters.iceberg_stream.engines.sql_client import SqlClient
 
         client = SqlClient(self._endpoint, session_id, KEEPALIVE, self._raise_spark_error)
-        client.retries = CONNECT_RETRIES
+        client.retries = _retries(self._endpoint)
         client.progress_handlers = self._progress_handlers
         return client
 
@@ -298,6 +300,10 @@ class ServerSession:
             _end(self._client, self._opened_spark)
 
 
+def _retries(endpoint: Endpoint) -> int:
+    return CONNECT_RETRIES if endpoint.socket is None else SOCKET_RETRIES
+
+
 def _end(client: SqlClient, spark: SparkSession | None) -> None:
     """End a session, in both of its clients."""
     if spark is None:
@@ -332,7 +338,8 @@ def _open(endpoint: Endpoint, session_id: str) -> SparkSession:
     from dbt.adapters.iceberg_stream.engines.client import open_session
 
     spark = open_session(endpoint, session_id, KEEPALIVE)
-    spark.client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_RETRIES, max_backoff=2000)])
+    policy = DefaultPolicy(max_retries=_retries(endpoint), max_backoff=2000)
+    spark.client.set_retry_policies([policy])
     return spark
 
 
