@@ -47,6 +47,14 @@ ITEMS = "`l`.`s`.`items__dbt_build_x`"
             f"with orders as (select * from {ORDERS}) select orders.id from orders",
             f"with orders as (select * from {ORDERS} as `orders`) select orders.id from orders",
         ),
+        (
+            f"select orders.id from {ORDERS} version as of 1 tablesample ((9) rows) repeatable (3) where orders.id = 1",
+            f"select orders.id from {ORDERS} version as of 1 tablesample ((9) rows) repeatable (3) as `orders` where orders.id = 1",
+        ),
+        (
+            f"select * from {ORDERS} pivot (sum(orders.n) for id in (1, 2))",
+            f"select * from {ORDERS} as `orders` pivot (sum(orders.n) for id in (1, 2))",
+        ),
     ],
 )
 def test_columns_have_the_published_name(sql: str, expected: str) -> None:

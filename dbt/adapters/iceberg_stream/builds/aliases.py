@@ -19,8 +19,6 @@ from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 # A table is read below one of these, and written or described below others.
 READERS = (exp.From, exp.Join, exp.Subquery, exp.Paren)
-# What Spark allows between the name of a table and its alias.
-BEFORE_ALIAS = ("sample", "pivots")
 
 
 def with_aliases(sql: str) -> str:
@@ -43,7 +41,7 @@ def with_aliases(sql: str) -> str:
         return sql  # `shop.orders` and `web.orders`: only their whole names tell them apart
     edits = list(_qualifiers(tree, names))
     for table in tables:
-        end = _end_of_name(sql, table)
+        end = _place_of_alias(sql, table)
         edits.append((end, end, alias_sql(_names(table))))
     for start, end, replacement in sorted(edits, reverse=True):
         sql = f"{sql[:start]}{replacement}{sql[end:]}"
@@ -57,22 +55,23 @@ def _names(table: exp.Table) -> tuple[str, ...]:
 def _needs_alias(table: exp.Table) -> bool:
     names = _names(table)
     is_read = isinstance(table.parent, READERS) or table.arg_key == "using"
-    return (
-        is_read
-        and not table.alias
-        and without_build(names) != names
-        and not any(table.args.get(part) for part in BEFORE_ALIAS)
-    )
+    return is_read and not table.alias and without_build(names) != names
 
 
-def _end_of_name(sql: str, table: exp.Table) -> int:
-    """Return where a table's name ends, with `version as of …`."""
+def _place_of_alias(sql: str, table: exp.Table) -> int:
+    """Return where a table's name ends, with `version as of …` and `tablesample (…)`."""
     end = int(table.parts[-1].meta["end"]) + 1
-    if table.args.get("version") is None:
+    if table.args.get("version") is None and table.args.get("sample") is None:
         return end
+    tokens = Spark().tokenize(sql[end:])
     # The adapter writes the version as one literal.
-    words = Spark().tokenize(sql[end:])[:4]
-    return end + words[-1].end + 1
+    place = 0 if table.args.get("version") is None else 4
+    while place < len(tokens) and tokens[place].text.lower() in ("tablesample", "repeatable"):
+        place, depth = place + 2, 1
+        while depth:
+            depth += {"(": 1, ")": -1}.get(tokens[place].text, 0)
+            place += 1
+    return int(end + tokens[place - 1].end + 1)
 
 
 def _qualifiers(tree: exp.Expr, tables: set[tuple[str, ...]]) -> Iterator[tuple[int, int, str]]:
