@@ -154,6 +154,21 @@ class TestKeysThatAreAppended:
         actual = rows(project, "select id, state from {schema}.states order by id")
         assert actual == [(1, "v6"), (2, "v6")]
 
+    def test_a_copy_on_write_that_has_expired(self, project: Any) -> None:
+        """Its files look as if they had been appended."""
+        run(project, "delete from {schema}.events where state = 'v5'")
+        expire = "older_than => current_timestamp(), retain_last => 1"
+        self.append(project, "v7")
+        run(project, f"call lake.system.expire_snapshots(table => '{{schema}}.events', {expire})")
+        run_dbt(["run", "--full-refresh"])
+        assert rows(project, "select state from {schema}.states") == [("v7",)] * 2
+        run(project, "update {schema}.events set state = 'x' where state = 'v7' and id = 2")
+        self.append(project, "v8")
+        run(project, "delete from {schema}.events where id = 1 and state = 'v8'")
+        run(project, f"call lake.system.expire_snapshots(table => '{{schema}}.events', {expire})")
+        _, said = run_dbt_and_capture(["run", "--full-refresh"], expect_pass=False)
+        assert "Set `sequence_by`" in said
+
 
 class TestFiles:
     @pytest.fixture(scope="class")

@@ -150,8 +150,7 @@ class IcebergSource:
         order = None
         if self.keyed:
             ancestors = list(_ancestors(table.metadata, upper["snapshot-id"]))
-            appends_only = not (self.changes or self.skip_changes)
-            order = order_of_all(table.io, ancestors, appends_only)
+            order = order_of_all(table.io, ancestors)
             self._lacks_order = UNKNOWN_ORDER in order["minor"].to_pylist()
         return self._with_change(rows, 0, order, columns)
 
