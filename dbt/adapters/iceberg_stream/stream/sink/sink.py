@@ -290,6 +290,9 @@ class Sink:
                     f"Another writer committed to {'.'.join(self.name)} after the rows to delete "
                     "were located."
                 )
+            if metadata["format-version"] != base.metadata["format-version"]:
+                # The rows are deleted in another way then.
+                raise RowsMoved(".".join(self.name))
             index = None if self.replaces else self.index
             if index is not None and index.snapshot_id != current_snapshot_id(metadata):
                 raise RowsMoved(".".join(self.name))

@@ -29,8 +29,8 @@ def order_of_all(io: FileIO, ancestors: Sequence[Mapping[str, Any]]) -> pa.Table
     """Return the order of all data files of a snapshot.
 
     A file that was rewritten has rows of several snapshots in an unknown order: their minor is
-    UNKNOWN_ORDER. So is that of a file whose snapshot has expired: the sequence number does not tell
-    a file that Spark's copy-on-write has rewritten from one that was appended.
+    UNKNOWN_ORDER. So is that of a file whose snapshot has expired: its sequence number does not
+    tell whether Spark's copy-on-write has rewritten it, or it was appended.
 
     Args:
         io: of the table.
