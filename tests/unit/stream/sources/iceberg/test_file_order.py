@@ -27,6 +27,7 @@ from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 
 NAME = ("s", "t")
+SCHEMA = Schema(NestedField(1, "id", LongType(), required=False))
 
 
 @pytest.fixture
@@ -34,8 +35,7 @@ def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
     names = SqliteBackend("lake", tmp_path)
     names.create_namespace("s")
     lake = IcebergCatalog("lake", names)
-    schema = Schema(NestedField(1, "id", LongType(), required=False))
-    staged = lake.stage(NAME, schema, PartitionSpec(), {"format-version": "2"})
+    staged = lake.stage(NAME, SCHEMA, PartitionSpec(), {"format-version": "2"})
     lake.commit(staged, (AssertCreate(),), ())
     yield lake
     lake.close()
@@ -84,6 +84,26 @@ def test_snapshots_then_sequence_numbers(lake: IcebergCatalog) -> None:
     base = lake.load(NAME)
     assert base is not None
     assert ordered(order_of_added(base.io, base.metadata["snapshots"][-1])) == ["d", "c"]
+
+
+def test_added_files_of_format_version_1(lake: IcebergCatalog) -> None:
+    """They have no sequence numbers: the caller knows the order of the snapshots."""
+    staged = lake.stage(("s", "v1"), SCHEMA, PartitionSpec(), {"format-version": "1"})
+    lake.commit(staged, (AssertCreate(),), ())
+    added = files(lake, *"ab")
+    for name in "ab":
+        base = lake.load(("s", "v1"))
+        assert base is not None
+        change = Change(Operation.APPEND, (AddedFiles((added[name],)),))
+        Committer(lake, ("s", "v1"), change, base).commit()
+    base = lake.load(("s", "v1"))
+    assert base is not None
+    parts = [
+        order_of_added(base.io, snapshot, number)
+        for number, snapshot in enumerate(base.metadata["snapshots"], -5)
+    ]
+    assert ordered(pa.concat_tables(parts)) == ["a", "b"]
+    assert [part["major"].to_pylist() for part in parts] == [[-5], [-4]]
 
 
 def test_files_that_were_rewritten(lake: IcebergCatalog) -> None:

@@ -61,8 +61,14 @@ def order_of_all(io: FileIO, ancestors: Sequence[Mapping[str, Any]]) -> pa.Table
     return _table(_ordered((*major_of(item), item) for item in live))
 
 
-def order_of_added(io: FileIO, snapshot: Mapping[str, Any]) -> pa.Table:
-    """Return the order of the data files that a snapshot has added, as rows of FILE_ORDER."""
+def order_of_added(io: FileIO, snapshot: Mapping[str, Any], v1_major: int = 0) -> pa.Table:
+    """Return the order of the data files that a snapshot has added, as rows of FILE_ORDER.
+
+    Args:
+        io: of the table.
+        snapshot: the snapshot.
+        v1_major: of files of format version 1, which have no sequence numbers.
+    """
     number = snapshot["snapshot-id"]
     own = [
         manifest
@@ -75,7 +81,7 @@ def order_of_added(io: FileIO, snapshot: Mapping[str, Any]) -> pa.Table:
         for item in items
         if item.status == ADDED and item.snapshot_id == number
     ]
-    return _table(_ordered((item.sequence_number or 0, True, item) for item in added))
+    return _table(_ordered((item.sequence_number or v1_major, True, item) for item in added))
 
 
 def _only_adds(snapshot: Mapping[str, Any], by_id: Mapping[int, Mapping[str, Any]]) -> bool:
