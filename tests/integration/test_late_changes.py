@@ -275,8 +275,9 @@ def test_a_row_of_another_writer_is_newer(has_bounds: bool, is_pending: bool) ->
     """Also one that is added after the change was compared with the table."""
     history = LateChanges()
     history.create([])
-    changes = [(1, "x", 3, 0), (2, None, 3, 0), (3, "x", 9, 0)]
-    others = [(1, 5, 0), (2, 5, 0), (3, 5, 0)]
+    changes = [(1, "x", 3, 0), (2, None, 3, 0), (3, "x", 9, 0), (4, None, 9, 0)]
+    # Nobody keeps others from writing a key twice.
+    others = [(1, 5, 0), (2, 5, 0), (3, 5, 0), (4, 5, 0), (3, 5, 0), (4, 5, 0)]
     if is_pending:
         history.write(changes, 4, 1, None)
     history.append(others, has_bounds)

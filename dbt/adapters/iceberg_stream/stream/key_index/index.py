@@ -116,6 +116,7 @@ class KeyIndex:
         self._numbers = itertools.count()
         self._runs = IndexRuns()
         self._files: dict[str, IndexedFile] = {}
+        self._highest_in_files: pa.Scalar | None = None
         # Number and deleted rows of files in a stored index, until it is loaded.
         self._restored: dict[str, tuple[int, BitMap]] = {}
         self._stored_rows = 0
@@ -379,10 +380,9 @@ class KeyIndex:
         return part.without(late)
 
     def _highest(self) -> pa.Scalar | None:
-        """Return the highest value of the first `sequence_by` column in the snapshot's files."""
-        values = [item.highest for item in self._files.values() if item.highest is not None]
-        if self.late_changes is not None and self.late_changes.highest_of_others is not None:
-            values.append(self.late_changes.highest_of_others)
+        """Return the highest value of the first `sequence_by` column that others have written."""
+        others = None if self.late_changes is None else self.late_changes.highest_of_others
+        values = [value for value in (self._highest_in_files, others) if value is not None]
         return reduce(higher, values) if values else None
 
     def _paths(self) -> dict[int, str]:
@@ -472,7 +472,8 @@ class KeyIndex:
         return indexed is not None and indexed.snapshot_file.delete_keys == item.delete_keys
 
     def _set_files(self, files: dict[str, IndexedFile]) -> None:
-        self._files = files
+        values = [item.highest for item in files.values() if item.highest is not None]
+        self._files, self._highest_in_files = files, reduce(higher, values) if values else None
         self._update_deleted()
 
     def _update_deleted(self) -> None:

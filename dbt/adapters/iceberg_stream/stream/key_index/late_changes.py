@@ -138,11 +138,10 @@ class LateChanges:
             deleted: keys with the order of their deletes.
         """
         is_before = np.zeros(others.num_rows, np.bool_)
-        source = Source(others, self.keys)
+        # A key is in each table once, and may have several of the rows.
         for keys in deleted:
-            matches = source.match(keys.select(self.keys))
-            at = matches.in_source.to_numpy()
-            ours = keys.take(matches.in_file)
+            matches = Source(keys, self.keys).match(others.select(self.keys))
+            at, ours = matches.in_file.to_numpy(), keys.take(matches.in_source)
             is_before[at[~self._is_after(others.take(at), ours, np.arange(len(at)))]] = True
         return is_before
 
