@@ -154,6 +154,56 @@ class TestKeysThatAreAppended:
         actual = rows(project, "select id, state from {schema}.states order by id")
         assert actual == [(1, "v6"), (2, "v6")]
 
+    def test_a_copy_on_write_that_has_expired(self, project: Any) -> None:
+        """Its files look as if they had been appended."""
+        run(project, "delete from {schema}.events where state = 'v5'")
+        expire = "older_than => current_timestamp(), retain_last => 1"
+        self.append(project, "v7")
+        run(project, f"call lake.system.expire_snapshots(table => '{{schema}}.events', {expire})")
+        run_dbt(["run", "--full-refresh"])
+        assert rows(project, "select state from {schema}.states") == [("v7",)] * 2
+        run(project, "update {schema}.events set state = 'x' where state = 'v7' and id = 2")
+        self.append(project, "v8")
+        run(project, "delete from {schema}.events where id = 1 and state = 'v8'")
+        run(project, f"call lake.system.expire_snapshots(table => '{{schema}}.events', {expire})")
+        _, said = run_dbt_and_capture(["run", "--full-refresh"], expect_pass=False)
+        assert "Set `sequence_by`" in said
+
+
+class TestFormatVersion1:
+    """A source of format version 1, whose snapshots have no sequence numbers."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        events = "sources: [{name: raw, schema: '{{ target.schema }}', tables: [{name: v1}]}]"
+        query = " select * from {{ stream(source('raw', 'v1')) }}"
+        return {
+            "keyed.sql": "{{ config(materialized='stream', unique_key='id') }}" + query,
+            "ordered.sql": (
+                "{{ config(materialized='stream', unique_key='id', sequence_by='at') }}" + query
+            ),
+            "all_rows.sql": "{{ config(materialized='stream') }}" + query,
+            "v1.yml": events,
+        }
+
+    def test_the_last_row_wins(self, project: Any) -> None:
+        create = "create table {schema}.v1 (id bigint, at binary, n bigint) tblproperties"
+        run(project, create + " ('format-version' = '1')")
+        row = "insert into {{schema}}.v1 values (1, X'{0:02x}ff', {0})"
+        run(project, row.format(1))
+        run_dbt(["run"])
+        for number in (5, 3, 4):
+            run(project, row.format(number))
+        run_dbt(["run"])
+        assert rows(project, "select n from {schema}.keyed") == [(4,)]
+        # By a binary column, in the next run, too.
+        assert rows(project, "select n from {schema}.ordered") == [(5,)]
+        run(project, row.format(2))
+        run_dbt(["run"])
+        assert rows(project, "select n from {schema}.ordered") == [(5,)]
+        actual = rows(project, "select n from {schema}.all_rows order by n")
+        assert actual == [(n,) for n in range(1, 6)]
+
 
 class TestFiles:
     @pytest.fixture(scope="class")

@@ -1,7 +1,8 @@
 """Random histories of changes in any order, whose stream has a key index, against a plain model.
 
 A change that is older than the row or the delete of its key has no effect, whatever happens between
-them: commits, restarts, compactions by others, merged files, rows that others append. DuckDB reads.
+them: commits, restarts, compactions by others, merged files, rows of any time that others append
+before or after the change is compared with the table. DuckDB reads.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
+from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
 from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, index_runs
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
@@ -68,6 +71,8 @@ CHANGES = st.lists(
     min_size=1,
     max_size=6,
 )
+
+ORDERED_KEYS = st.tuples(KEYS, st.integers(0, 11), st.integers(0, 2))
 
 
 @dataclass
@@ -126,7 +131,7 @@ class LateChanges(RuleBasedStateMachine):
         self.uppers = itertools.count(1)
         self.truth, self.pending = Truth(), []
         self.sink = self.open()
-        self.append(rows)
+        self.append([(key, 0, 0) for key in rows], True)
 
     def open(self) -> Sink:
         sink = Sink(self.lake, NAME, Progress("model.shop.t"), ("id",))
@@ -140,7 +145,13 @@ class LateChanges(RuleBasedStateMachine):
     @property
     def ahead(self) -> Truth:
         """The truth after all pending batches."""
-        return self.pending[-1][2] if self.pending else self.truth
+        return self.after(self.pending)
+
+    def after(self, batches: list[tuple[str, WrittenBatch, list[Row]]]) -> Truth:
+        truth = self.truth
+        for _, _, changes in batches:
+            truth = truth.after(changes)
+        return truth
 
     @rule(changes=CHANGES, chunk=st.integers(1, 4), tasks=st.integers(1, 2), data=st.data())
     def write(self, changes: list[Row], chunk: int, tasks: int, data: st.DataObject) -> None:
@@ -157,9 +168,11 @@ class LateChanges(RuleBasedStateMachine):
         )
         parts = [[c for c in changes if hash(c[0]) % tasks == task] for task in range(tasks)]
         deltas = [write_changes(plan, self.as_changes(part, chunk)) for part in parts if part]
-        batch = WrittenBatch(BatchRange(None, {"offset": next(self.uppers)}), deltas)
+        watermark = self.ahead.after(changes).watermark
+        batch_range = BatchRange(None, {"offset": next(self.uppers)})
+        batch = WrittenBatch(batch_range, deltas, watermark=watermark)
         batch = self.sink.add_to_index(batch, self.ahead.watermark)
-        self.pending.append((write_id, batch, self.ahead.after(changes)))
+        self.pending.append((write_id, batch, changes))
 
     def as_changes(self, changes: list[Row], chunk: int) -> list[pa.RecordBatch]:
         rows = arrow(changes)
@@ -174,17 +187,23 @@ class LateChanges(RuleBasedStateMachine):
     def commit(self, count: int) -> None:
         first, self.pending = self.pending[:count], self.pending[count:]
         self.sink.commit(first[-1][0], [batch for _, batch, _ in first])
-        self.truth = first[-1][2]
+        self.truth = self.after(first)
 
-    @precondition(lambda self: not self.pending)
-    @rule(keys=st.lists(KEYS, max_size=3))
-    def append(self, keys: list[int | None]) -> None:
+    @rule(new=st.lists(ORDERED_KEYS, max_size=3), has_bounds=st.booleans())
+    def append(self, new: list[tuple[int | None, int, int]], has_bounds: bool) -> None:
         """Of another writer, who knows neither unique keys nor deleted ones."""
-        # Of two columns, the second one decides between rows and changes of the same time.
-        at, n = (self.truth.watermark or 0) - 1, len(self.sequence_by) - 1
-        rows: list[Row] = [(key, "other", at, n) for key in keys]
+        rows: list[Row] = []
+        for key, at, n in new:
+            # Of two columns, the second one decides between rows and changes of the same time.
+            n = n if len(self.sequence_by) > 1 else 0
+            # After the rows of the same key: whether they are one row is not the stream's to tell.
+            others = [row[2:] for row in self.truth.rows + rows if row[0] == key]
+            rows.append((key, "other", *max([(at, n), *others])))
         if rows:
             files = write(self.lake, NAME[1], *arrow(rows).to_batches())
+            if not has_bounds:
+                for file in files:
+                    file.upper_bounds.clear()
             self.commit_change(append(*files, properties={}))
             self.truth = self.truth.copy()
             self.truth.rows += rows
@@ -248,6 +267,74 @@ class LateChanges(RuleBasedStateMachine):
 class LateChangesOfTwoColumns(LateChanges):
     version = 2
     sequence_by = ("at", "n")
+
+
+@pytest.mark.parametrize("has_bounds", [True, False])
+@pytest.mark.parametrize("is_pending", [True, False])
+def test_a_row_of_another_writer_is_newer(has_bounds: bool, is_pending: bool) -> None:
+    """Also one that is added after the change was compared with the table."""
+    history = LateChanges()
+    history.create([])
+    changes = [(1, "x", 3, 0), (2, None, 3, 0), (3, "x", 9, 0), (4, None, 9, 0)]
+    # Nobody keeps others from writing a key twice.
+    others = [(1, 5, 0), (2, 5, 0), (3, 5, 0), (4, 5, 0), (3, 5, 0), (4, 5, 0)]
+    if is_pending:
+        history.write(changes, 4, 1, None)
+    history.append(others, has_bounds)
+    if not is_pending:
+        history.write(changes, 4, 1, None)
+    history.commit(1)
+    assert sorted(history.truth.rows) == [(1, "other", 5, 0), (2, "other", 5, 0), (3, "x", 9, 0)]
+    history.rows_are_the_truth()
+    history.teardown()
+
+
+@pytest.mark.parametrize("is_pending", [True, False])
+def test_a_delete_of_another_stream_is_newer(is_pending: bool) -> None:
+    history = LateChanges()
+    history.create([])
+    ours, history.sink = history.sink, Sink(history.lake, NAME, Progress("other"), ("id",))
+    add_stream(history.lake, NAME, "other")
+    history.claim(history.sink)
+    theirs = history.sink
+
+    def write(sink: Sink, *changes: Row) -> None:
+        history.sink = sink
+        history.write([*changes], 4, 1, None)
+
+    if is_pending:
+        write(ours, (1, "x", 3, 0), (2, "x", 9, 0))
+    mine, history.pending = history.pending, []
+    write(theirs, (1, None, 5, 0), (2, None, 5, 0))
+    history.commit(1)
+    history.sink, history.pending = ours, mine
+    if not is_pending:
+        write(ours, (1, "x", 3, 0), (2, "x", 9, 0))
+    history.commit(1)
+    assert history.truth.rows == [(2, "x", 9, 0)]
+    history.rows_are_the_truth()
+
+
+def test_a_row_that_comes_before_the_commit_of_equality_deletes() -> None:
+    """Without an index, Spark compares rows, which it does if the batch is written again."""
+    history = LateChanges()
+    history.create([])
+    sink = history.sink
+    sink.index = None
+    sink.compare_rows(("at",))
+    for at, is_conflict in ((3, True), (5, False)):
+        plan = sink.plan(uuid.uuid4().hex, ordered=False, max_keys=9, sequence_by=("at",))
+        delta = write_changes(plan, history.as_changes([(1, "x", at, 0)], 1))
+        batch = WrittenBatch(BatchRange(None, {"offset": at}), [delta], delta.first, delta.last)
+        history.append([(1, 5, 0)], True)
+        if is_conflict:
+            with pytest.raises(StreamConflict, match="may be newer than changes"):
+                sink.commit(plan.write_id, [batch])
+        else:
+            sink.commit(plan.write_id, [batch])
+            history.truth = history.truth.after([(1, "x", at, 0)])
+        history.rows_are_the_truth()
+    history.teardown()
 
 
 @pytest.mark.parametrize("machine", [LateChanges, LateChangesOfTwoColumns])

@@ -139,6 +139,19 @@ def test_late_changes_of_columns(bed: MakeBed, encoding: str) -> None:
         assert made.rows() == last_of_each(changes[: begin + 20])
 
 
+@pytest.mark.parametrize("encoding", ["auto", "equality"])
+def test_rows_of_another_writer_are_newer(bed: MakeBed, encoding: str) -> None:
+    """There were rows before the stream, and others come while it does not run."""
+    made = bed(deletes="op = 'd'", sequence_by=("at",), delete_encoding=encoding)
+    for at in (10, 20):
+        made.spark.run(f"insert into s.{made.name} values ({at}, 'other', 0, {at})")
+        for older in (at - 1, at + 1):
+            made.land([{"id": at, "a": str(older), "b": 0, "at": older, "op": "u"}])
+            made.drain()
+            expected = "other" if older < at else str(older)
+            assert made.rows("a, at")[-1] == (expected, max(at, older))
+
+
 def test_nulls_that_leave_the_value(bed: MakeBed) -> None:
     made = bed(deletes="op = 'd'", ignore_null_updates=("a", "b"))
     changes = random_changes(4, 60)

@@ -68,6 +68,10 @@ class Table:
     discarded: list[Any] = field(default_factory=list)
     progress: Any = field(default_factory=lambda: SimpleNamespace(frontier=None, watermark=None))
     index: None = None
+    newest_rows: None = None
+
+    def compare_rows(self, sequence_by: Any) -> None:
+        """It has no rows."""
 
     def claim(self, schema: Any, refresh: bool) -> None:
         """No other run is there."""

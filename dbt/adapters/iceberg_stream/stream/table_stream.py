@@ -88,6 +88,10 @@ class TableStream:
             if refresh:
                 self.sink.replace_with(self.writer.schema)
             self.writer.open_index(refresh)
+            options = self.writer.options
+            compares = options.keys and options.sequence_by and not self.writer.reads_target
+            if compares and self.sink.index is None:
+                self.sink.compare_rows(options.sequence_by)
         except ColumnError as error:
             raise StreamError(f"{self.status.name}: {error} {_position([self])}") from error
         progress = self.sink.progress
@@ -209,20 +213,23 @@ class TableStream:
 
     def _has_late_changes(self, batch: WrittenBatch) -> bool:
         first = from_json(batch.first)
-        if first is None or self._watermark is None or batch.not_late or self.writer.reads_target:
+        if first is None or batch.not_late or self.writer.reads_target:
             return False
-        if type(first) is not type(self._watermark):
+        watermark, rows = self._watermark, self.sink.newest_rows
+        if watermark is not None and type(first) is not type(watermark):
             raise StreamError(
                 f"{self.status.name}: `sequence_by` changed type from "
-                f"{type(self._watermark).__name__} to {type(first).__name__}. Cast it in the "
+                f"{type(watermark).__name__} to {type(first).__name__}. Cast it in the "
                 "query, or rebuild the table with --full-refresh."
             )
         if self.sink.index is not None:
             # The index leaves them out.
             return False
+        if rows is not None and not self.sink.replaces and rows.may_precede([batch]):
+            return True
         # Where several columns order changes, those after the first may differ.
         several = len(self.writer.options.sequence_by) > 1
-        return bool(first < self._watermark or (several and first == self._watermark))
+        return watermark is not None and bool(first < watermark or (several and first == watermark))
 
     def _next_watermark(self, batch: WrittenBatch) -> Any:
         """Return the highest value of the first `sequence_by` column in all batches so far."""

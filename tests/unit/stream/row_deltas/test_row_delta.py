@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
@@ -97,6 +99,34 @@ def test_small_files_go_side_by_side_and_keep_their_order(tmp_path: Path) -> Non
         for file, _ in sub_batch.equality_deletes:
             assert Path(path_of(file.location)).stat().st_size == file.size
     assert storage.most_at_once > 2
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("others", [[], ["name"]])
+def test_nan_is_one_key_whatever_its_bits_are(
+    tmp_path: Path, chunk_bytes: int, others: list[str]
+) -> None:
+    bits = [0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000]
+    ids = pa.array(np.array(bits, np.uint64).view(np.float64))
+    schema = SCHEMA.set(0, SCHEMA.field(0).with_type(pa.float64()))
+    changes = [
+        pa.record_batch(
+            {
+                "id": ids.slice(n, 1),
+                "name": ["x"],
+                f"{ORDER}0": pa.array([n], pa.int64()),
+                DELETED: [False],
+            }
+        )
+        for n in range(len(bits))
+    ]
+    settings = {"chunk_bytes": chunk_bytes, "max_keys": 10}
+    nan_plan = replace(plan(Storage(), tmp_path, **settings), schema=schema, keys=("id", *others))
+    (sub_batch,) = write_changes(nan_plan, changes).sub_batches
+    counts = [pq.read_metadata(path_of(new.file.location)).num_rows for new in sub_batch.data]
+    assert sum(counts) - sum(len(new.dead) for new in sub_batch.data) == 1
+    deletes = [file.location for file, _ in sub_batch.equality_deletes]
+    assert [pq.read_metadata(path_of(location)).num_rows for location in deletes] == [1]
 
 
 @pytest.mark.parametrize("refuses_after", [0, 1, 7, 2 * CHUNKS - 1])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.manifest import DataFileContent
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import SetSnapshotRefUpdate
@@ -20,13 +21,16 @@ from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from tests.unit.local_tables import (
     NAME,
     SCHEMA,
+    data_file,
     evolve,
     insert,
     live,
     load,
     make_table,
     manifests,
+    replace,
     rows,
+    set_metadata,
     write,
 )
 
@@ -86,6 +90,35 @@ def test_a_file_that_another_writer_has_replaced(lake: IcebergCatalog, tmp_path:
     # Its maker may use the data files again; metadata of attempts are gone.
     assert parquet(tmp_path) == 3
     assert avro(tmp_path) == before
+
+
+def test_position_deletes_of_a_table_that_was_upgraded(lake: IcebergCatalog) -> None:
+    """Format version 3 has deletion vectors only (spec, "Position Delete Files")."""
+    make_table(lake, 2)
+    insert(lake, A)
+    base = load(lake)
+    deletes = data_file("x", content=DataFileContent.POSITION_DELETES)
+    set_metadata(lake, format_version=3, next_row_id=0)
+    insert(lake, B)
+    change = Change(Operation.DELETE, (AddedFiles(deletes=(deletes,)),))
+    with pytest.raises(CatalogError, match="upgraded to format version 3 while this write ran"):
+        Committer(lake, NAME, change, base).commit()
+    assert rows(lake) == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("total", [None, "17"])
+def test_totals_after_a_replacement(lake: IcebergCatalog, total: str | None) -> None:
+    """Whatever the snapshot before says of itself."""
+    make_table(lake)
+    insert(lake, A)
+    (snapshot,) = load(lake).metadata["snapshots"]
+    summary = {k: v for k, v in snapshot["summary"].items() if k != "total-records"}
+    summary |= {} if total is None else {"total-records": total}
+    set_metadata(lake, snapshots=[{**snapshot, "summary": summary}])
+    replace(lake, pa.concat_tables([B, C]))
+    newest = load(lake).metadata["snapshots"][-1]["summary"]
+    assert (newest["total-records"], newest["total-data-files"]) == ("2", "1")
+    assert (newest["total-delete-files"], newest["total-equality-deletes"]) == ("0", "0")
 
 
 def test_a_table_that_was_dropped(lake: IcebergCatalog, tmp_path: Path) -> None:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.table.snapshots import Operation
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     DELETED,
     FILE_FIRST_ROW_ID,
     read_manifest,
     read_manifest_list,
 )
-from tests.unit.local_tables import commit, data_file, evolve, load, make_table, set_metadata
+from tests.unit.local_tables import (
+    NAME,
+    commit,
+    data_file,
+    evolve,
+    load,
+    make_table,
+    set_metadata,
+)
 
 
 def upgrade(lake: IcebergCatalog) -> None:
@@ -109,6 +119,56 @@ def test_files_keep_their_ids_when_others_go(lake: IcebergCatalog) -> None:
     assert actual["b"] == 10
     assert actual["d"] >= 30
     assert metadata["next-row-id"] >= actual["d"] + 7
+
+
+def cached_row_ids(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> dict[str, int | None]:
+    """As commits read them, which keep manifests in memory."""
+    table = load(lake, name)
+    entries = live_entries(table.io, table.metadata, ManifestContent.DATA)
+    return {item.data_file.file_path: item.data_file[FILE_FIRST_ROW_ID] for item in entries}
+
+
+def test_manifests_in_memory_get_ids_with_an_upgrade(lake: IcebergCatalog) -> None:
+    make_table(lake, 2)
+    add(lake, data_file("a", 10))
+    assert cached_row_ids(lake) == {"a": None}
+    upgrade(lake)
+    add(lake, data_file("b", 1))
+    assert cached_row_ids(lake) == row_ids(lake)
+    assert None not in cached_row_ids(lake).values()
+
+
+def test_clones_that_are_upgraded_have_ids_of_their_own(lake: IcebergCatalog) -> None:
+    make_table(lake, 2)
+    add(lake, data_file("a", 10))
+    table, (other, counts) = load(lake), (("s", "clone"), {"a": 10, "b": 5, "c": 3})
+    make_table(lake, 2, name=other)
+    shared = {key: table.metadata[key] for key in ("snapshots", "refs", "current-snapshot-id")}
+    numbers = {"last-sequence-number": 1, "format-version": 3, "next-row-id": 100}
+    both = {key.replace("-", "_"): value for key, value in {**shared, **numbers}.items()}
+    set_metadata(lake, name=other, **both)
+    upgrade(lake)
+    add(lake, data_file("b", 5))
+    assert cached_row_ids(lake)["a"] in range(10)
+    commit(lake, append(data_file("c", 3), properties={}), name=other)
+    assert min(n or 0 for n in cached_row_ids(lake, other).values()) >= 100
+    # The other table's ids are not written to this one.
+    evolve(lake, properties={"commit.manifest.min-count-to-merge": "2"})
+    add(lake, data_file("c", 3))
+    assert len(set(ranges(lake, counts))) == sum(counts.values())
+    assert max(n or 0 for n in row_ids(lake).values()) < 100
+
+
+def test_files_that_are_appended_behind_another_writer(lake: IcebergCatalog) -> None:
+    """A build has staged them with ids that the other writer's rows have now."""
+    make_table(lake, 3)
+    staged = load(lake)
+    add(lake, data_file("theirs", 10))
+    ours = data_file("ours", 5, first_row_id=0)
+    Committer(lake, NAME, append(ours, properties={}), staged).commit()
+    assert row_ids(lake) == {"theirs": 0, "ours": 10}
+    # The descriptor is the staged table's, too.
+    assert ours[FILE_FIRST_ROW_ID] == 0
 
 
 def test_delete_files_have_none(lake: IcebergCatalog) -> None:

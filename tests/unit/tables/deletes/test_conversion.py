@@ -344,6 +344,23 @@ def test_a_staged_conversion(history: History) -> None:
     history.check()
 
 
+def test_a_staged_conversion_before_a_new_column(history: History) -> None:
+    """A reader of a snapshot's id gets the snapshot's columns."""
+    history.append([row(1), row(2)])
+    history.delete_everywhere((("id",), [row(2)]))
+    older = stage_conversion(history.lake, NAME, {})
+    fields = (*load_schema(history).fields, NestedField(9, "more", LongType(), required=False))
+    evolve(history.lake, schema=Schema(*fields, schema_id=1))
+    newer = stage_conversion(history.lake, NAME, {})
+    assert newer not in (None, older)
+    scan = history.lake.pyiceberg.load_table(NAME).scan(snapshot_id=newer)
+    assert "more" in scan.to_arrow().column_names
+
+
+def load_schema(history: History) -> Schema:
+    return history.lake.pyiceberg.load_table(NAME).schema()
+
+
 def test_a_staged_conversion_beside_other_writers(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -359,7 +359,8 @@ class BatchWriter:
         if keys := session.rows(self.query.unknown_order(), **views).to_pylist():
             raise StreamError(
                 "The source has several rows of a key in files that were rewritten, for example by "
-                f"a compaction, so that it is not known which is the last one: {keys[0]}. "
+                "a compaction, or whose snapshots have expired, so that it is not known which is "
+                f"the last one: {keys[0]}. "
                 "Nothing was written. Set `sequence_by` to columns that order the rows of a key."
             )
 

@@ -88,6 +88,22 @@ def deleted_keys_files(metadata: Metadata, sink_id: str) -> tuple[DeletedKeysFil
     return _decode(content) if content is not None else ()
 
 
+def deleted_keys_of_others(metadata: Metadata, sink_id: str) -> tuple[DeletedKeysFile, ...]:
+    """Return the files of deleted keys of all other streams that write to a table.
+
+    Args:
+        metadata: of the table.
+        sink_id: of the stream.
+    """
+    properties = metadata.get("properties") or {}
+    return tuple(
+        file
+        for name, content in properties.items()
+        if name.startswith(PROPERTY) and name != f"{PROPERTY}{sink_id}"
+        for file in _decode(content)
+    )
+
+
 def deleted_keys_locations(metadata: Metadata) -> list[str]:
     """Return the locations of the files of all streams.
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.changed_keys import (
     IndexedBatch,
 )
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
+from dbt.adapters.iceberg_stream.stream.key_index.highest_values import higher
 from dbt.adapters.iceberg_stream.stream.key_index.index_runs import IndexRuns
 from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges, LiveRows
 from dbt.adapters.iceberg_stream.stream.key_index.storage import (
@@ -48,7 +50,7 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
 )
 from dbt.adapters.iceberg_stream.tables.files.casting import conform
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.keys.codes import encode, encode_prefix
+from dbt.adapters.iceberg_stream.tables.keys.codes import Mask, encode, encode_prefix
 from dbt.adapters.iceberg_stream.tables.keys.live_entries import LiveEntries
 from dbt.adapters.iceberg_stream.tables.keys.runs import (
     Entries,
@@ -76,11 +78,20 @@ class IndexedFile:
         number: of the file in the index.
         snapshot_file: the data file and its delete files.
         deleted: positions of rows that the snapshot has deleted.
+        highest: a value of the first `sequence_by` column that no row exceeds; None if the stream
+            has written the file in this run, whose watermark has its values, or if changes come in
+            their order.
     """
 
     number: int
     snapshot_file: SnapshotFile
     deleted: BitMap
+    highest: pa.Scalar | None = None
+
+
+# Live rows that another writer has added of pending keys: their file, their places, and those of
+# the pending entries of their keys.
+ForeignRows = tuple[IndexedFile, Rows, Rows]
 
 
 class KeyIndex:
@@ -105,6 +116,7 @@ class KeyIndex:
         self._numbers = itertools.count()
         self._runs = IndexRuns()
         self._files: dict[str, IndexedFile] = {}
+        self._highest_in_files: pa.Scalar | None = None
         # Number and deleted rows of files in a stored index, until it is loaded.
         self._restored: dict[str, tuple[int, BitMap]] = {}
         self._stored_rows = 0
@@ -186,6 +198,24 @@ class KeyIndex:
         with self.lock:
             self._follow(table)
 
+    def follow_deletes(self, deleted: pa.Table) -> None:
+        """Leave out pending changes that are older than deletes of other streams.
+
+        Args:
+            deleted: keys with the order of their deletes.
+
+        Raises:
+            UnsupportedFile: the order of rows cannot be read.
+            OSError: the storage refuses a file.
+        """
+        with self.lock:
+            if self._pending and self.late_changes is not None and deleted.num_rows:
+                entries = self._lookups(deleted)
+                index, own_rows = self._runs.find_pending(entries.lookup_keys())
+                others = deleted.take(unpack(entries.rows[index])[1])
+                for batch in self._pending:
+                    self._earlier(self.late_changes, batch, others, own_rows)
+
     def clear(self) -> None:
         """Leave out all rows of the snapshot, because the next commit replaces them."""
         with self.lock:
@@ -203,7 +233,7 @@ class KeyIndex:
         """
         finder = self.late_changes
         return finder is not None and any(
-            len(finder.candidates(_conform(part.keys, finder.schema), watermark))
+            len(finder.candidates(_conform(part.keys, finder.schema), watermark, self._highest()))
             for part in changes
         )
 
@@ -340,7 +370,7 @@ class KeyIndex:
         if self.late_changes is None:
             return part
         part = replace(part, keys=_conform(part.keys, self.late_changes.schema))
-        at = self.late_changes.candidates(part.keys, watermark)
+        at = self.late_changes.candidates(part.keys, watermark, self._highest())
         if not len(at):
             return part
         changes = part.keys.take(at)
@@ -348,6 +378,12 @@ class KeyIndex:
         late = np.zeros(part.keys.num_rows, np.bool_)
         late[at] = self.late_changes.mask(changes, self.live_rows(changes), pending)
         return part.without(late)
+
+    def _highest(self) -> pa.Scalar | None:
+        """Return the highest value of the first `sequence_by` column that others have written."""
+        others = None if self.late_changes is None else self.late_changes.highest_of_others
+        values = [value for value in (self._highest_in_files, others) if value is not None]
+        return reduce(higher, values) if values else None
 
     def _paths(self) -> dict[int, str]:
         """Return the locations of all data files, pending ones included, by their numbers."""
@@ -410,12 +446,13 @@ class KeyIndex:
         for path, item in files.items():
             indexed = self._files.get(path)
             before = (indexed.number, indexed.deleted) if indexed else self._restored.get(path)
+            highest = self._highest_in(item) if indexed is None else indexed.highest
             positions = deleted.get(path, indexed.deleted if indexed is not None else BitMap())
             if before is not None and before[1] <= positions:
-                kept[path] = IndexedFile(before[0], item, positions)
+                kept[path] = IndexedFile(before[0], item, positions, highest)
             else:
                 # Its entries may have been left out of a merge, if rows of it are live again.
-                kept[path] = IndexedFile(next(self._numbers), item, positions)
+                kept[path] = IndexedFile(next(self._numbers), item, positions, highest)
                 new.append(kept[path])
         previous, self._restored = self._files, {}
         self._set_files(kept)
@@ -427,12 +464,16 @@ class KeyIndex:
         self.snapshot_id = current_snapshot_id(table.metadata)
         self._runs.merge_similar(self._live_entries)
 
+    def _highest_in(self, item: SnapshotFile) -> pa.Scalar | None:
+        return None if self.late_changes is None else self.late_changes.highest_in(item.file)
+
     def _has(self, item: SnapshotFile) -> bool:
         indexed = self._files.get(item.file.file_path)
         return indexed is not None and indexed.snapshot_file.delete_keys == item.delete_keys
 
     def _set_files(self, files: dict[str, IndexedFile]) -> None:
-        self._files = files
+        values = [item.highest for item in files.values() if item.highest is not None]
+        self._files, self._highest_in_files = files, reduce(higher, values) if values else None
         self._update_deleted()
 
     def _update_deleted(self) -> None:
@@ -448,29 +489,87 @@ class KeyIndex:
     def _index_files(self, table: LoadedTable, files: Sequence[IndexedFile]) -> None:
         target = WriteTarget.of(table.metadata, table.io)
         pending: list[Entries] = []
-        for entries in self._read(target, files):
+        foreign: list[ForeignRows] = []
+        for item, entries in self._read(target, files):
             if self._pending:
-                self._delete_changed(entries)
+                foreign += self._of_pending_keys(item, entries)
             pending.append(entries)
             if sum(len(part.rows) for part in pending) >= ROWS_PER_RUN:
                 self._runs.add(pending)
                 pending = []
         self._runs.add(pending)
+        if self.late_changes is None:
+            for _, rows, own_rows in foreign:
+                self._delete_changed(rows, own_rows)
+        else:
+            self._delete_earlier(self.late_changes, foreign)
 
-    def _read(self, target: WriteTarget, files: Sequence[IndexedFile]) -> Iterator[Entries]:
+    def _read(
+        self, target: WriteTarget, files: Sequence[IndexedFile]
+    ) -> Iterator[tuple[IndexedFile, Entries]]:
         for item in files:
-            location = item.snapshot_file.file.file_path
+            location = item.snapshot_file.path
             for begin, rows in read_keys(target, self.schema, location):
                 if rows.num_rows:
-                    yield Entries.of(encode(rows, self.prefix), item.number, begin)
+                    yield item, Entries.of(encode(rows, self.prefix), item.number, begin)
 
-    def _delete_changed(self, entries: Entries) -> None:
+    def _of_pending_keys(self, item: IndexedFile, entries: Entries) -> Iterator[ForeignRows]:
+        index, own_rows = self._runs.find_pending(entries.lookup_keys())
+        rows = entries.rows[index]
+        is_live = np.array([int(p) not in item.deleted for p in unpack(rows)[1]], np.bool_)
+        if is_live.any():
+            yield item, rows[is_live], own_rows[is_live]
+
+    def _delete_changed(self, rows: Rows, own_rows: Rows) -> None:
         """Let pending batches delete the rows that another writer has added of their keys."""
-        index, rows = self._runs.find_pending(entries.lookup_keys())
-        numbers, _ = unpack(rows)
+        numbers, _ = unpack(own_rows)
         for batch, own_numbers in self._owners():
             own = np.isin(numbers, own_numbers)
-            self._delete(batch, self._live(entries.rows[index[own]]))
+            self._delete(batch, self._live(rows[own]))
+
+    def _delete_earlier(self, finder: LateChanges, foreign: Sequence[ForeignRows]) -> None:
+        """Let pending batches delete earlier rows of their keys, and their own if others are later.
+
+        Raises:
+            UnsupportedFile: the order of rows cannot be read.
+            OSError: the storage refuses a file.
+        """
+        earlier: list[tuple[IndexedBatch, Rows, Rows]] = []
+        for item, rows, own_rows in foreign:
+            others = finder.read(item.snapshot_file.path, unpack(rows)[1].astype(np.int64))
+            for batch, _ in self._owners():
+                is_earlier = self._earlier(finder, batch, others, own_rows)
+                earlier.append((batch, rows[is_earlier], own_rows[is_earlier]))
+        for batch, rows, own_rows in earlier:
+            numbers, positions = unpack(own_rows)
+            places = zip(numbers.tolist(), positions.tolist(), strict=True)
+            is_live = [p not in batch.deletes.get(n, ()) for n, p in places]
+            self._delete(batch, self._live(rows[np.array(is_live, np.bool_)]))
+
+    def _earlier(
+        self, finder: LateChanges, batch: IndexedBatch, others: pa.Table, own_rows: Rows
+    ) -> Mask:
+        """Return which rows of others a batch changes later; delete those that it changes earlier.
+
+        Args:
+            finder: compares rows.
+            batch: the pending batch.
+            others: rows of other writers.
+            own_rows: the place of a pending entry for each of them.
+        """
+        numbers, positions = unpack(own_rows)
+        is_deleted = np.flatnonzero(numbers == batch.deleted_keys)
+        is_earlier = np.zeros(len(numbers), np.bool_)
+        is_earlier[is_deleted] = finder.deletes_before(others.take(is_deleted), batch.deleted)
+        for path, number in batch.numbers.items():
+            at = np.flatnonzero(numbers == number)
+            if not len(at):
+                continue
+            own = positions[at].astype(np.int64)
+            is_late = finder.rows_after(others.take(at), path, own)
+            self._delete(batch, {number: bitmap(own[is_late])})
+            is_earlier[at[~is_late]] = True
+        return is_earlier
 
     def _owners(self) -> list[tuple[IndexedBatch, list[int]]]:
         return [(b, [*b.numbers.values(), b.deleted_keys]) for b in self._pending]

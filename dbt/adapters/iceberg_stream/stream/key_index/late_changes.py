@@ -15,12 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DeletedKeysFile,
     warn_of_missing,
 )
+from dbt.adapters.iceberg_stream.stream.key_index.highest_values import higher, highest_value
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_keys, read_rows_at
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.keys.codes import Mask
@@ -54,6 +56,9 @@ class LateChanges:
         days: days after which a deleted key is forgotten.
         load: loads the table, for its storage.
         deleted_keys: files of keys that the stream has deleted.
+        deleted_by_others: files of keys that other streams have deleted.
+        highest_of_others: the highest value of the first `sequence_by` column in the changes of
+            other streams; None or null if there are none.
         equality_deletes: locations of equality deletes, which have changed keys of earlier runs.
         missing: locations of such files that do not exist any more.
     """
@@ -64,28 +69,90 @@ class LateChanges:
     days: float
     load: Callable[[], LoadedTable]
     deleted_keys: tuple[DeletedKeysFile, ...] = ()
+    deleted_by_others: tuple[DeletedKeysFile, ...] = ()
+    highest_of_others: pa.Scalar | None = None
     equality_deletes: tuple[str, ...] = ()
     missing: set[str] = field(default_factory=set)
 
     def clear(self) -> None:
         """Forget all deleted keys, because the next commit replaces the table's rows."""
-        self.deleted_keys, self.equality_deletes = (), ()
+        self.deleted_keys, self.deleted_by_others, self.equality_deletes = (), (), ()
+        self.highest_of_others = None
 
-    def candidates(self, changes: pa.Table, watermark: Any) -> Indices:
+    def highest_in(self, file: DataFile) -> pa.Scalar:
+        """Return a value of the first `sequence_by` column that no row of a data file exceeds.
+
+        Args:
+            file: the data file.
+
+        Raises:
+            UnsupportedFile, OSError: as for `mask`.
+        """
+        return highest_value(self._target(), self._first, file)
+
+    @property
+    def _first(self) -> pa.Field:
+        return self.schema.field(self.sequence_by[0])
+
+    def candidates(
+        self, changes: pa.Table, watermark: Any, highest: pa.Scalar | None = None
+    ) -> Indices:
         """Return the positions of changes that may be late.
 
         Args:
             changes: with the columns of `schema`.
             watermark: the highest value of the first `sequence_by` column in all changes before
                 these; None if there were none.
+            highest: the highest value of that column in the files of other writers; None or null
+                if there is none.
         """
-        if watermark is None or not changes.num_rows:
+        first = changes[self._first.name]
+        highest = higher(
+            pa.scalar(watermark, first.type),
+            pa.scalar(None, first.type) if highest is None else highest,
+        )
+        if not highest.is_valid or not changes.num_rows:
             return np.empty(0, np.int64)
-        first = changes[self.sequence_by[0]]
         # Where several columns order changes, those after the first may differ.
         is_before = pc.less if len(self.sequence_by) == 1 else pc.less_equal
-        mask = is_before(first, pa.scalar(watermark, first.type))
+        mask = is_before(first, highest)
         return np.flatnonzero(pc.fill_null(mask, True).to_numpy(zero_copy_only=False))
+
+    def rows_after(self, others: pa.Table, location: str, positions: Indices) -> Mask:
+        """Return which rows of other writers come after rows of a file that is not committed yet.
+
+        Args:
+            others: their rows, with the columns of `schema`.
+            location: of the file.
+            positions: of the rows in the file, one for each of theirs.
+        """
+        schema = pa.schema([self.schema.field(name) for name in self.sequence_by])
+        ours = read_rows_at(self._target(), schema, location, positions)
+        return self._is_after(others, ours, np.arange(len(positions)))
+
+    def deletes_before(self, others: pa.Table, deleted: Sequence[pa.Table]) -> Mask:
+        """Return which rows of other writers come before, or with, the delete of their key.
+
+        Args:
+            others: their rows, with the columns of `schema`.
+            deleted: keys with the order of their deletes.
+        """
+        is_before = np.zeros(others.num_rows, np.bool_)
+        # A key is in each table once, and may have several of the rows.
+        for keys in deleted:
+            matches = Source(keys, self.keys).match(others.select(self.keys))
+            at, ours = matches.in_file.to_numpy(), keys.take(matches.in_source)
+            is_before[at[~self._is_after(others.take(at), ours, np.arange(len(at)))]] = True
+        return is_before
+
+    def read(self, location: str, positions: Indices) -> pa.Table:
+        """Read keys and order of some rows of a data file.
+
+        Args:
+            location: of the file.
+            positions: of the rows.
+        """
+        return read_rows_at(self._target(), self.schema, location, positions)
 
     def mask(
         self, changes: pa.Table, live_rows: Iterable[LiveRows], pending: Sequence[pa.Table]
@@ -119,11 +186,28 @@ class LateChanges:
         ours = changes.select(self.sequence_by).take(at)
         return np.asarray(later(before.select(self.sequence_by).columns, ours.columns))
 
+    def read_deleted(self, files: Iterable[DeletedKeysFile]) -> Iterator[pa.Table]:
+        """Yield deleted keys with their order.
+
+        Args:
+            files: of deleted keys.
+        """
+        yield from self._read(self._target(), [file.location for file in files], None)
+
     def _read_deleted(self, target: WriteTarget, changes: pa.Table) -> Iterator[pa.Table]:
         """Yield deleted keys, without row groups whose keys were all deleted before the changes."""
         first = self.sequence_by[0]
         is_needed = partial(_may_reach, first, pc.min(changes[first]))
-        locations = [*self.equality_deletes, *(file.location for file in self.deleted_keys)]
+        files = (*self.deleted_keys, *self.deleted_by_others)
+        locations = [*self.equality_deletes, *(file.location for file in files)]
+        yield from self._read(target, locations, is_needed)
+
+    def _read(
+        self,
+        target: WriteTarget,
+        locations: Sequence[str],
+        is_needed: Callable[[int, pq.RowGroupMetaData], bool] | None,
+    ) -> Iterator[pa.Table]:
         for location in locations:
             if location in self.missing:
                 continue

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from dbt.adapters.iceberg_stream.engines.arrow_offsets import with_offsets
 from dbt.adapters.iceberg_stream.tables.files.casting import stored_values
+from dbt.adapters.iceberg_stream.tables.merge.rows import one_nan
 
 # Columns that are added to a change's own: those that order the changes of a key (with a number
 # appended), whether the change deletes the row, and the values of the partition fields.
@@ -40,6 +41,20 @@ def last_changes(changes: pa.Table, keys: Sequence[str], ordered: bool = False) 
     if last.num_rows == changes.num_rows:
         return changes
     return changes.take(last[f"{POSITION}_max"].combine_chunks().sort())
+
+
+def with_one_nan(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return changes with one NaN in their keys: NaN equals NaN, whatever its bits are.
+
+    Args:
+        changes: the changes.
+        keys: columns that identify a row.
+    """
+    for name in keys:
+        if pa.types.is_floating(changes.schema.field(name).type):
+            at = changes.schema.get_field_index(name)
+            changes = changes.set_column(at, changes.schema.field(at), one_nan(changes[name]))
+    return changes
 
 
 def chunks(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Table]:

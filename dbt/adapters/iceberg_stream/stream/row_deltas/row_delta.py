@@ -23,6 +23,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     chunks,
     last_changes,
     order_columns,
+    with_one_nan,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
     DeltaPlan,
@@ -147,6 +148,7 @@ class DeltaWriter:
 
     def _process(self, chunk: pa.Table) -> None:
         self._update_bounds(chunk)
+        chunk = with_one_nan(chunk, self._plan.keys)
         if not self._plan.keys:
             self._sub_batch.append(chunk)
             self._delta.upserts += chunk.num_rows

@@ -12,9 +12,11 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.table.update import SetPropertiesUpdate
 
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
@@ -24,7 +26,9 @@ from dbt.adapters.iceberg_stream.stream.errors import (
     StreamConflict,
     StreamError,
 )
+from dbt.adapters.iceberg_stream.stream.key_index.highest_values import higher
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import SINCE, whole_frontier
+from dbt.adapters.iceberg_stream.stream.sink.watermark import from_json
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, describe
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX, WRITE_ID
@@ -313,6 +317,25 @@ def sinks(metadata: Metadata) -> list[Progress]:
     """
     all_progress = (read_property(metadata, sink_id) for sink_id in recorded_ids(metadata))
     return [progress for progress in all_progress if progress is not None]
+
+
+def watermark_of_others(metadata: Metadata, sink_id: str, kind: pa.DataType) -> pa.Scalar:
+    """Return the highest watermark of the other streams that write to a table.
+
+    Args:
+        metadata: of the table.
+        sink_id: of the stream.
+        kind: type of the values; those of other types are left out.
+
+    Returns:
+        The watermark; null if there is none.
+    """
+    highest = pa.scalar(None, kind)
+    for progress in sinks(metadata):
+        if progress.sink_id != sink_id:
+            with suppress(pa.ArrowException, TypeError):
+                highest = higher(highest, pa.scalar(from_json(progress.watermark), kind))
+    return highest
 
 
 def _require_same_run(other: Progress, ours: Progress) -> None:

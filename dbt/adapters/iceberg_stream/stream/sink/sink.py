@@ -42,6 +42,7 @@ from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
 )
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain
 from dbt.adapters.iceberg_stream.stream.sink.maintenance import MaintenanceCommit, SinkMaintenance
+from dbt.adapters.iceberg_stream.stream.sink.newest_rows import NewestRows
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
     require_current_run,
@@ -99,6 +100,8 @@ class Sink:
         spec_id: the partition spec that rows have values of; by default the table's spec at the
             first `claim`.
         index: locates the rows to delete; None if equality deletes or a query do.
+        newest_rows: tells which changes may be older than rows; None with an index, or if changes
+            come in their order.
         lock: held by whoever commits.
     """
 
@@ -111,6 +114,7 @@ class Sink:
     updates: tuple[TableUpdate, ...] = ()
     spec_id: int | None = None
     index: KeyIndex | None = None
+    newest_rows: NewestRows | None = None
 
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
@@ -230,12 +234,13 @@ class Sink:
             removes_all=self.replaces,
             properties={**self.properties, **ahead.summary(covered)},
         )
-        committer = self._committer(base, change, ahead, last, deleted_keys)
+        committer = self._committer(base, change, ahead, batches, deleted_keys)
         return SinkCommit(committer, ahead, summaries, indexed, deleted_keys)
 
     def _follow(self, index: KeyIndex, base: LoadedTable) -> None:
         if index.snapshot_id != current_snapshot_id(base.metadata) and not self.replaces:
-            follow_index(index, base, file_schema(base, self.updates, self.keys))
+            schema = file_schema(base, self.updates, self.keys)
+            follow_index(index, base, schema, self.progress.sink_id)
 
     def apply_commit(self, commit: SinkCommit, committed: Committed) -> Committed:
         """Advance the progress after a prepared commit was made.
@@ -249,6 +254,8 @@ class Sink:
         """
         self.progress, self.replaces, self.updates = commit.ahead, False, ()
         self._summaries = commit.summaries
+        if self.newest_rows is not None:
+            self.newest_rows.committed(commit.committer.snapshot_id)
         if self.index is not None and commit.indexed is not None:
             # After an unknown commit state the newest snapshot may be another writer's.
             commit.indexed.record(self.index, commit.committer.snapshot_id, commit.deleted_keys)
@@ -262,9 +269,11 @@ class Sink:
         base: LoadedTable,
         change: Change,
         ahead: Progress,
-        batch: WrittenBatch,
+        batches: Sequence[WrittenBatch],
         deleted_keys: DeletedKeysUpdate | None,
     ) -> Committer:
+        batch = batches[-1]
+
         def check(metadata: Metadata) -> None:
             require_current_run(metadata, self.progress)
             self._check_partitions(base, change, metadata)
@@ -273,12 +282,17 @@ class Sink:
                     f"Another writer committed to {'.'.join(self.name)} after the rows were read "
                     "that the changes depend on."
                 )
+            if self.newest_rows is not None and not self.replaces:
+                self.newest_rows.require_older(replace(base, metadata=metadata), batches)
             deletes = batch.target_deletes
             if deletes is not None and deletes.snapshot_id != current_snapshot_id(metadata):
                 raise StreamConflict(
                     f"Another writer committed to {'.'.join(self.name)} after the rows to delete "
                     "were located."
                 )
+            if metadata["format-version"] != base.metadata["format-version"]:
+                # The rows are deleted in another way then.
+                raise RowsMoved(".".join(self.name))
             index = None if self.replaces else self.index
             if index is not None and index.snapshot_id != current_snapshot_id(metadata):
                 raise RowsMoved(".".join(self.name))
@@ -345,6 +359,21 @@ class Sink:
             index.late_changes = finder
         index.load(replace(base, metadata=with_schema(base.metadata, updates)), refresh)
         self.index = index
+
+    def compare_rows(self, sequence_by: Sequence[str]) -> None:
+        """Look at the order of the table's rows, which changes may be older than.
+
+        Args:
+            sequence_by: columns that order the changes.
+
+        Raises:
+            OSError: the storage refuses a file.
+        """
+        base = self._load(history=False)
+        column = file_schema(base, self.updates, sequence_by).field(0)
+        self.newest_rows = NewestRows(column, self.progress.sink_id, len(sequence_by) == 1)
+        if not self.replaces:
+            self.newest_rows.follow(base)
 
     def store_index(self) -> None:
         """Store the key index beside the table, for the next run; not if others commit meanwhile.

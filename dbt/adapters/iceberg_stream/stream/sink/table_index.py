@@ -20,15 +20,18 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
+    DeletedKeysFile,
     DeletedKeysUpdate,
     add_deleted_keys,
     deleted_keys_files,
+    deleted_keys_of_others,
     warn_of_missing,
 )
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex, NotIndexable
 from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges, LiveRows
 from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location, with_index
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.progress import watermark_of_others
 from dbt.adapters.iceberg_stream.stream.sink.sink_commit import unchanged
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 from dbt.adapters.iceberg_stream.tables.deletes.equality import equality_delete_files
@@ -147,7 +150,17 @@ def late_changes(
     if not refresh:
         finder.deleted_keys = deleted_keys_files(base.metadata, sink_id)
         finder.equality_deletes = _equality_deletes(base)
+        _follow_others(finder, base, sink_id)
     return finder
+
+
+def _follow_others(finder: LateChanges, base: LoadedTable, sink_id: str) -> list[DeletedKeysFile]:
+    """Let changes be compared with the deletes of other streams, and return the new ones."""
+    before = {file.location for file in finder.deleted_by_others}
+    kind = finder.schema.field(finder.sequence_by[0]).type
+    finder.deleted_by_others = deleted_keys_of_others(base.metadata, sink_id)
+    finder.highest_of_others = watermark_of_others(base.metadata, sink_id, kind)
+    return [file for file in finder.deleted_by_others if file.location not in before]
 
 
 def deleted_keys(base: LoadedTable, sink_id: str, is_versioned: bool) -> list[str]:
@@ -160,6 +173,8 @@ def deleted_keys(base: LoadedTable, sink_id: str, is_versioned: bool) -> list[st
     """
     target = WriteTarget.of(base.metadata, base.io)
     own = [file.location for file in deleted_keys_files(base.metadata, sink_id)]
+    if not is_versioned:
+        own += [file.location for file in deleted_keys_of_others(base.metadata, sink_id)]
     infos = target.filesystem().get_file_info([target.path_of(location) for location in own])
     locations = [] if is_versioned else [*_equality_deletes(base)]
     for location, info in zip(own, infos, strict=True):
@@ -176,13 +191,14 @@ def _equality_deletes(base: LoadedTable) -> tuple[str, ...]:
     return tuple(file.file_path for file in files if file.file_format == FileFormat.PARQUET)
 
 
-def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema) -> None:
+def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema, sink_id: str) -> None:
     """Index what other writers have committed.
 
     Args:
         index: the key index.
         base: the table, with its current snapshot.
         schema: of the key columns.
+        sink_id: of the stream.
 
     Raises:
         RowsMoved: other writers are changing the table; another attempt may succeed.
@@ -193,6 +209,14 @@ def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema) -> None:
         raise StreamConflict(f"Another writer changed the key columns of {name}.")
     try:
         index.follow(base)
+        if index.late_changes is not None:
+            new = _follow_others(index.late_changes, base, sink_id)
+            for deleted in index.late_changes.read_deleted(new):
+                index.follow_deletes(deleted)
+    except UnsupportedFile as error:
+        raise StreamConflict(
+            f"The changes of {name} cannot be compared with another stream's: {error}."
+        ) from error
     except FileNotFoundError as error:
         raise RowsMoved(name) from error
     except NotIndexable as error:

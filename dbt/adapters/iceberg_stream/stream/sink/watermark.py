@@ -19,6 +19,8 @@ def as_json(value: Any) -> Any:
         return {"date": value.isoformat()}
     if isinstance(value, Decimal):
         return {"decimal": str(value)}
+    if isinstance(value, bytes):
+        return {"binary": value.hex()}
     return value
 
 
@@ -33,4 +35,6 @@ def from_json(value: Any) -> Any:
     ((kind, text),) = value.items()
     if kind == "decimal":
         return Decimal(text)
+    if kind == "binary":
+        return bytes.fromhex(text)
     return (datetime if kind == "timestamp" else date).fromisoformat(text)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
@@ -159,10 +160,10 @@ class Committer:
         if committed is not None:
             return committed
         _check_schema(self.base.metadata, base.metadata, self.name)
-        _check_version(base.metadata, self.change, self.name)
         validate(base.io, base.metadata, self.change)
         if self.check is not None:
             self.check(base.metadata)
+        _check_version(self.base.metadata, base.metadata, self.change, self.name)
         try:
             snapshot = self._producer.build(with_schema(base.metadata, self.updates))
         except MissingFiles as missing:
@@ -407,11 +408,20 @@ def _check_schema(base: Metadata, now: Metadata, name: Name) -> None:
         )
 
 
-def _check_version(metadata: Metadata, change: Change, name: Name) -> None:
-    if any(added.deletes for added in change.added) and not numbered(metadata):
+def _check_version(base: Metadata, now: Metadata, change: Change, name: Name) -> None:
+    if any(added.deletes for added in change.added) and not numbered(now):
         raise CatalogError(
             f"{'.'.join(name)} has format version 1, which has no delete files. Nothing was "
             "written. Upgrade the table with `format_version: 2`."
+        )
+    if base["format-version"] < 3 <= now["format-version"] and any(
+        file.content == DataFileContent.POSITION_DELETES and file.file_format != FileFormat.PUFFIN
+        for file in change.new_files
+    ):
+        raise TableChanged(
+            f"{'.'.join(name)} was upgraded to format version {now['format-version']} while "
+            "this write ran, and takes no position deletes any more. Nothing was written; run it "
+            "again."
         )
 
 

@@ -72,9 +72,10 @@ READ_AHEAD = 8
 LOCAL = ("file:", "/")
 # Entries that stay in memory, in all and of one manifest. Manifests never change.
 CACHED_ENTRIES, CACHED_MANIFEST = 4096, 256
+_CacheKey = tuple[str, int, int | None, int | None, int | None]
 # Readers that stay in memory: one for each Avro schema, which differs with the partition spec.
 CACHED_READERS = 128
-_cache: LRUCache[tuple[str, int], list[ManifestEntry]] = LRUCache(CACHED_ENTRIES, getsizeof=len)
+_cache: LRUCache[_CacheKey, list[ManifestEntry]] = LRUCache(CACHED_ENTRIES, getsizeof=len)
 _cache_lock = threading.Lock()
 # The sequence number of a new manifest until its snapshot's manifest list is written.
 UNASSIGNED = -1
@@ -305,10 +306,8 @@ def iter_manifests(
 
 
 def _submit(pool: Executor, io: FileIO, manifest: ManifestFile) -> Future[list[ManifestEntry]]:
-    # A table that was dropped and created again has other manifests, whose names are unique.
-    key = manifest.manifest_path, manifest.manifest_length
     with _cache_lock:
-        entries = _cache.get(key)
+        entries = _cache.get(_cache_key(manifest))
     if entries is None and not manifest.manifest_path.startswith(LOCAL):
         return pool.submit(_read_and_cache, io, manifest)
     done: Future[list[ManifestEntry]] = Future()
@@ -320,8 +319,19 @@ def _read_and_cache(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
     entries = read_manifest(io, manifest)
     if len(entries) <= CACHED_MANIFEST:
         with _cache_lock:
-            _cache[manifest.manifest_path, manifest.manifest_length] = entries
+            _cache[_cache_key(manifest)] = entries
     return entries
+
+
+def _cache_key(manifest: ManifestFile) -> _CacheKey:
+    """Return what the entries of a manifest depend on.
+
+    A table that was dropped and created again has other manifests, whose names are unique. But what
+    entries inherit is in the manifest list: a manifest gets its row ids after an upgrade, and those
+    of a clone are others.
+    """
+    inherited = manifest.sequence_number, manifest.added_snapshot_id, first_row_id(manifest)
+    return manifest.manifest_path, manifest.manifest_length, *inherited
 
 
 def may_have_partition(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import secrets
 import time
@@ -33,6 +34,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ADDED,
     DELETED,
     EXISTING,
+    FILE_FIRST_ROW_ID,
     REFERENCED_DATA_FILE,
     ManifestWriter,
     entry,
@@ -266,7 +268,7 @@ class SnapshotProducer:
         return manifests
 
     def _entries(self, added: AddedFiles, number: int | None) -> list[ManifestEntry]:
-        files = (*added.data, *added.deletes)
+        files = (*map(_without_row_ids, added.data), *added.deletes)
         return [entry(ADDED, file, self.snapshot_id, number) for file in files]
 
     def _write(
@@ -294,6 +296,17 @@ class SnapshotProducer:
         location = f"{folder.rstrip('/')}/{name.format(next(iter(self._names)))}"
         self.metadata_files.append(location)
         return location
+
+
+def _without_row_ids(file: DataFile) -> DataFile:
+    """Return a file that gets new row ids: those of its first commit may be of other rows now."""
+    # Descriptors that PyIceberg reads of older manifests are shorter.
+    if len(file) <= FILE_FIRST_ROW_ID or file[FILE_FIRST_ROW_ID] is None:
+        return file
+    # Others have this descriptor, too.
+    file = copy.deepcopy(file)
+    file[FILE_FIRST_ROW_ID] = None
+    return file
 
 
 def numbered(metadata: Metadata) -> bool:

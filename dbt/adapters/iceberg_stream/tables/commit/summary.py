@@ -37,6 +37,10 @@ def summary(
     for file in removed:
         collector.metrics.remove_file(file)
     counts = collector.build()
+    if change.removes_all:
+        # Whatever the parent says of itself.
+        totals = {total: str(counts.get(added, 0)) for total, (added, _) in TOTALS.items()}
+        return {"operation": change.operation.value, **counts, **totals, **change.properties}
     before = {} if parent is None else parent.get("summary") or {}
     totals = {}
     for total, (added, subtracted) in TOTALS.items():

@@ -161,13 +161,17 @@ def stage_conversion(
 
 
 def _staged(base: LoadedTable) -> int | None:
-    """Return the staged conversion of the current snapshot, if there is one."""
-    current = current_snapshot_id(base.metadata)
+    """Return the staged conversion of the current snapshot, if there is one.
+
+    It must have the current columns: a reader of a snapshot's id gets those of the snapshot.
+    """
+    current, schema_id = current_snapshot_id(base.metadata), base.metadata["current-schema-id"]
     return next(
         (
             int(snapshot["snapshot-id"])
             for snapshot in base.metadata["snapshots"]
             if snapshot.get("parent-snapshot-id") == current
+            and snapshot.get("schema-id") == schema_id
             and STAGED in (snapshot.get("summary") or {})
         ),
         None,

@@ -54,12 +54,19 @@ def project(
             ]
         else:
             value = (partition or {}).get(field.field_id, field.initial_default)
-            chunks = [_constant(value, target.type, rows.num_rows)]
+            chunks = [constant(value, target.type, rows.num_rows)]
         columns.append(pa.chunked_array(chunks, target.type))
     return columns
 
 
-def _constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
+def constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
+    """Return an array of one value.
+
+    Args:
+        value: as PyIceberg has it; None for nulls.
+        kind: type of the array.
+        length: of the array.
+    """
     if value is None:
         return pa.nulls(length, kind)
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
@@ -112,7 +119,7 @@ def _child(
     name: str,
 ) -> pa.Array:
     if field.field_id not in own:
-        return _constant(field.initial_default, target.type, length)
+        return constant(field.initial_default, target.type, length)
     index = own[field.field_id]
     path = f"{name}.{field.name}"
     return _project(children[index], kind.field(index).type, field.field_type, target.type, path)

@@ -19,6 +19,7 @@ from dbt.adapters.iceberg_stream.tables.files.casting import conform
 from dbt.adapters.iceberg_stream.tables.files.data_files import Describer
 from dbt.adapters.iceberg_stream.tables.files.parquet import RollingWriter
 from dbt.adapters.iceberg_stream.tables.files.partitions import StoredPartition, split
+from dbt.adapters.iceberg_stream.tables.files.projection import constant
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 # Files that are open at once; beyond it, the least recently used partition is finished.
@@ -106,9 +107,18 @@ class DataFileWriter:
             ColumnError: a column does not fit the table.
             OSError: the storage refuses a file, or is full.
         """
-        for batch in map(with_offsets, batches):
+        for batch in map(self._with_defaults, map(with_offsets, batches)):
             for piece in _pieces(batch, self.target.options.row_group_size):
                 self._take(conform(piece, self.target.file_schema))
+
+    def _with_defaults(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Add the columns that rows lack and that have a default for them (format version 3)."""
+        for column in self.target.schema.fields:
+            default = column.write_default
+            if default is not None and column.name not in batch.schema.names:
+                kind = self.target.file_schema.field(column.name).type
+                batch = batch.append_column(column.name, constant(default, kind, batch.num_rows))
+        return batch
 
     def close(self) -> list[DataFile]:
         """Finish all files.

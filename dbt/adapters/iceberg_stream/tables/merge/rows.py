@@ -62,7 +62,8 @@ class Source:
 
     def duplicates(self) -> int:
         """Return how many rows are not the first of their key."""
-        return self.rows.num_rows - int(self.rows.group_by(self.keys).aggregate([]).num_rows)
+        keys = pa.table({name: one_nan(self.rows[name]) for name in self.keys})
+        return keys.num_rows - int(keys.group_by(list(self.keys)).aggregate([]).num_rows)
 
     def match(self, keys: pa.Table) -> Matches:
         """Match the rows of a file.
@@ -86,6 +87,17 @@ class Source:
 def row_numbers(count: int) -> pa.Int64Array:
     """Return 0 to `count` - 1. A cluster's PyArrow may be too old for `arange` (version 21)."""
     return pc.subtract(pc.cumulative_sum(pa.repeat(1, count)), 1)
+
+
+def one_nan(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return values with one NaN for all, whose bits PyArrow compares.
+
+    Args:
+        values: of any type.
+    """
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), values)
 
 
 def later(first: list[pa.ChunkedArray], second: list[pa.ChunkedArray]) -> pa.BooleanArray:
@@ -191,7 +203,7 @@ def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:
 
 def _stored(column: pa.ChunkedArray) -> pa.Array:
     """Return a column that can be compared: UUIDs as bytes."""
-    values = column.combine_chunks()
+    values = one_nan(column.combine_chunks())
     return values.storage if isinstance(values, pa.ExtensionArray) else values
 
 

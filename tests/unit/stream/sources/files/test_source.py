@@ -77,11 +77,13 @@ def test_progress_of_an_older_version(source: FilesSource, tmp_path: Path, now: 
     """Its names of files are shorter."""
     for name in ("one", "two", "three"):
         land(tmp_path, name)
-    names = {
-        hashlib.sha256(str(tmp_path / f"{name}.json").encode()).hexdigest()[:10]: now * 1000
-        for name in ("one", "two")
+    digests = {
+        name: hashlib.sha256(str(tmp_path / f"{name}.json").encode()) for name in ("one", "two")
     }
-    lower = {"settled": (now - 600) * 1000, "names": names, "files": 2}
+    names = {digests["one"].hexdigest()[:10]: now * 1000}
+    # A newer one has hashes of the path alone, too, but in base 64.
+    read = {str(now * 1000): base64.b64encode(digests["two"].digest()[:12]).decode()}
+    lower = {"settled": (now - 600) * 1000, "names": names, "read": read, "files": 2}
     upper = source.plan_batch(lower, 1000)
     assert upper is not None and upper["files"] == 1
     assert source.plan_batch(upper, 1000) is None
@@ -109,6 +111,47 @@ def test_an_empty_file(source: FilesSource, tmp_path: Path) -> None:
     land(tmp_path, "0")
     upper = source.plan_batch(lower, 1000)
     assert upper is not None and upper["files"] == 1
+
+
+@pytest.mark.parametrize("age", [0, 500, 700])
+def test_a_file_that_is_rewritten(source: FilesSource, tmp_path: Path, now: int, age: int) -> None:
+    """It is another file, however long ago the first one was read."""
+    land(tmp_path, "one", now - age)
+    land(tmp_path, "newest", now)
+    lower = source.plan_batch(None, 1000)
+    assert lower is not None and lower["files"] == 2
+    land(tmp_path, "one", now + 1)
+    upper = source.plan_batch(lower, 1000)
+    assert upper is not None and upper["files"] == 1
+    assert [Path(file.path).name for file in source._batch(lower, upper)] == ["one.json"]
+    assert source.plan_batch(upper, 1000) is None
+
+
+def test_a_file_that_is_rewritten_with_its_time(
+    source: FilesSource, tmp_path: Path, now: int
+) -> None:
+    """Its size tells, until its time is settled."""
+    for name, age in (("recent", 500), ("settled", 700), ("newest", 0)):
+        land(tmp_path, name, now - age)
+    lower = source.plan_batch(None, 1000)
+    assert lower is not None and lower["files"] == 3
+    for name, age in (("recent", 500), ("settled", 700)):
+        (tmp_path / f"{name}.json").write_text("{ }")
+        os.utime(tmp_path / f"{name}.json", (now - age, now - age))
+    upper = source.plan_batch(lower, 1000)
+    assert upper is not None and upper["files"] == 1
+    assert [Path(file.path).name for file in source._batch(lower, upper)] == ["recent.json"]
+
+
+def test_a_file_that_is_rewritten_before_it_is_read(
+    source: FilesSource, tmp_path: Path, now: int
+) -> None:
+    land(tmp_path, "one", now - 1)
+    upper = source.plan_batch(None, 1000)
+    assert upper is not None
+    land(tmp_path, "one", now)
+    with pytest.raises(StreamError, match=r"gone or were changed \(1 of 1\)"):
+        source.require(None, upper)
 
 
 def test_a_file_that_vanishes(source: FilesSource, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 
 NAME = ("s", "t")
+SCHEMA = Schema(NestedField(1, "id", LongType(), required=False))
 
 
 @pytest.fixture
@@ -34,8 +35,7 @@ def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
     names = SqliteBackend("lake", tmp_path)
     names.create_namespace("s")
     lake = IcebergCatalog("lake", names)
-    schema = Schema(NestedField(1, "id", LongType(), required=False))
-    staged = lake.stage(NAME, schema, PartitionSpec(), {"format-version": "2"})
+    staged = lake.stage(NAME, SCHEMA, PartitionSpec(), {"format-version": "2"})
     lake.commit(staged, (AssertCreate(),), ())
     yield lake
     lake.close()
@@ -66,11 +66,11 @@ def ordered(table: pa.Table) -> list[str]:
     return [f"({n})" if u else n for n, u in zip(names, unknown, strict=True)]
 
 
-def of_all(lake: IcebergCatalog, depth: int = 100, appends_only: bool = True) -> list[str]:
+def of_all(lake: IcebergCatalog, depth: int = 100) -> list[str]:
     base = lake.load(NAME)
     assert base is not None
     ancestors = base.metadata["snapshots"][::-1][:depth]
-    return ordered(order_of_all(base.io, ancestors, appends_only))
+    return ordered(order_of_all(base.io, ancestors))
 
 
 def test_snapshots_then_sequence_numbers(lake: IcebergCatalog) -> None:
@@ -86,6 +86,26 @@ def test_snapshots_then_sequence_numbers(lake: IcebergCatalog) -> None:
     assert ordered(order_of_added(base.io, base.metadata["snapshots"][-1])) == ["d", "c"]
 
 
+def test_added_files_of_format_version_1(lake: IcebergCatalog) -> None:
+    """They have no sequence numbers: the caller knows the order of the snapshots."""
+    staged = lake.stage(("s", "v1"), SCHEMA, PartitionSpec(), {"format-version": "1"})
+    lake.commit(staged, (AssertCreate(),), ())
+    added = files(lake, *"ab")
+    for name in "ab":
+        base = lake.load(("s", "v1"))
+        assert base is not None
+        change = Change(Operation.APPEND, (AddedFiles((added[name],)),))
+        Committer(lake, ("s", "v1"), change, base).commit()
+    base = lake.load(("s", "v1"))
+    assert base is not None
+    parts = [
+        order_of_added(base.io, snapshot, number)
+        for number, snapshot in enumerate(base.metadata["snapshots"], -5)
+    ]
+    assert ordered(pa.concat_tables(parts)) == ["a", "b"]
+    assert [part["major"].to_pylist() for part in parts] == [[-5], [-4]]
+
+
 def test_files_that_were_rewritten(lake: IcebergCatalog) -> None:
     added = files(lake, *"abcd")
     for name in "ab":
@@ -95,14 +115,18 @@ def test_files_that_were_rewritten(lake: IcebergCatalog) -> None:
     commit(lake, Change(Operation.REPLACE, (rewritten,), removed=(added["a"], added["b"])))
     commit(lake, Change(Operation.APPEND, (AddedFiles((added["d"],)),)))
     assert of_all(lake) == ["(c)", "d"]
-    # The compaction has expired, but what it did can be seen.
+    # The compaction has expired.
     assert of_all(lake, depth=1) == ["(c)", "d"]
-    assert of_all(lake, depth=1, appends_only=False) == ["(c)", "d"]
 
 
-def test_what_expired_is_known_where_all_are_appends(lake: IcebergCatalog) -> None:
-    added = files(lake, *"ab")
-    for name in "ab":
-        commit(lake, Change(Operation.APPEND, (AddedFiles((added[name],)),)))
-    assert of_all(lake, depth=1) == ["a", "b"]
-    assert of_all(lake, depth=1, appends_only=False) == ["(a)", "b"]
+@pytest.mark.parametrize("operation", [Operation.OVERWRITE, Operation.REPLACE])
+def test_files_that_were_rewritten_under_a_number_of_their_own(
+    lake: IcebergCatalog, operation: Operation
+) -> None:
+    """As a copy-on-write does, and then expires."""
+    added = files(lake, *"abc")
+    commit(lake, Change(Operation.APPEND, (AddedFiles((added["a"],)),)))
+    commit(lake, Change(operation, (AddedFiles((added["b"],)),), removed=(added["a"],)))
+    commit(lake, Change(Operation.APPEND, (AddedFiles((added["c"],)),)))
+    assert of_all(lake) == ["(b)", "c"]
+    assert of_all(lake, depth=1) == ["(b)", "c"]

@@ -34,17 +34,23 @@ class LandedFile:
 
     @cached_property
     def name(self) -> str:
-        """The file's name in a frontier: a hash that is long enough to be unique."""
-        return base64.b64encode(self._digest[: NAME_LENGTH * 3 // 4]).decode()
+        """The file's name in a frontier: a hash that is long enough to be unique.
+
+        It has the time and the size, too: a file that is rewritten in its place is another one.
+        """
+        # No path contains a null character.
+        return _short(hashlib.sha256(f"{self.path}\0{self.modified}\0{self.size}".encode()))
 
     @cached_property
-    def old_name(self) -> str:
-        """The name in frontiers of older versions, which two of a million files may share."""
-        return self._digest.hex()[:10]
+    def old_names(self) -> tuple[str, str]:
+        """The names in frontiers of older versions, which know a file by its path only."""
+        digest = hashlib.sha256(self.path.encode())
+        # Two of a million files may share the second one.
+        return _short(digest), digest.hexdigest()[:10]
 
-    @cached_property
-    def _digest(self) -> bytes:
-        return hashlib.sha256(self.path.encode()).digest()
+
+def _short(digest: hashlib._Hash) -> str:
+    return base64.b64encode(digest.digest()[: NAME_LENGTH * 3 // 4]).decode()
 
 
 def frontier_after(
@@ -97,7 +103,11 @@ def read_check(frontier: Frontier | None) -> Callable[[LandedFile], bool]:
         for names in (frontier.get("read") or {}).values()
         for begin in range(0, len(names), NAME_LENGTH)
     }
-    return lambda file: file.modified < settled or file.name in read or file.old_name in old
+    # A frontier has names of one kind, or those of an older version until they are settled.
+    old_read = {*read, *old}
+    return lambda file: (
+        file.modified < settled or file.name in read or not old_read.isdisjoint(file.old_names)
+    )
 
 
 def ranks(files: Sequence[LandedFile]) -> list[int]:

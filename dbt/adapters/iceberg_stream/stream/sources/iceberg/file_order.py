@@ -25,18 +25,16 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
 FILE_ORDER = pa.schema([("file", pa.string()), ("major", pa.int64()), ("minor", pa.int64())])
 
 
-def order_of_all(
-    io: FileIO, ancestors: Sequence[Mapping[str, Any]], appends_only: bool
-) -> pa.Table:
+def order_of_all(io: FileIO, ancestors: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Return the order of all data files of a snapshot.
 
     A file that was rewritten has rows of several snapshots in an unknown order: their minor is
-    UNKNOWN_ORDER.
+    UNKNOWN_ORDER. So is that of a file whose snapshot has expired: its sequence number does not
+    tell whether Spark's copy-on-write has rewritten it, or it was appended.
 
     Args:
         io: of the table.
         ancestors: the snapshot and those before it, newest first.
-        appends_only: whether compactions are the only commits that rewrite files.
 
     Returns:
         A row of FILE_ORDER for each file.
@@ -56,19 +54,21 @@ def order_of_all(
     def major_of(item: ManifestEntry) -> tuple[int, bool]:
         """Return the major of a file's rows, and whether their order is known."""
         adding = by_id.get(item.snapshot_id)
-        if not item.sequence_number:
-            major = v1_majors.get(item.snapshot_id, -1 - len(ancestors))
-            return major, adding is not None and _only_adds(adding, by_id)
-        if adding is not None:
-            return item.sequence_number, _only_adds(adding, by_id)
-        whole = item.sequence_number == item.file_sequence_number
-        return item.sequence_number, appends_only and whole
+        is_known = adding is not None and _only_adds(adding, by_id)
+        v1_major = v1_majors.get(item.snapshot_id, -1 - len(ancestors))
+        return item.sequence_number or v1_major, is_known
 
     return _table(_ordered((*major_of(item), item) for item in live))
 
 
-def order_of_added(io: FileIO, snapshot: Mapping[str, Any]) -> pa.Table:
-    """Return the order of the data files that a snapshot has added, as rows of FILE_ORDER."""
+def order_of_added(io: FileIO, snapshot: Mapping[str, Any], v1_major: int = 0) -> pa.Table:
+    """Return the order of the data files that a snapshot has added, as rows of FILE_ORDER.
+
+    Args:
+        io: of the table.
+        snapshot: the snapshot.
+        v1_major: of files of format version 1, which have no sequence numbers.
+    """
     number = snapshot["snapshot-id"]
     own = [
         manifest
@@ -81,7 +81,7 @@ def order_of_added(io: FileIO, snapshot: Mapping[str, Any]) -> pa.Table:
         for item in items
         if item.status == ADDED and item.snapshot_id == number
     ]
-    return _table(_ordered((item.sequence_number or 0, True, item) for item in added))
+    return _table(_ordered((item.sequence_number or v1_major, True, item) for item in added))
 
 
 def _only_adds(snapshot: Mapping[str, Any], by_id: Mapping[int, Mapping[str, Any]]) -> bool:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 # Snapshots in a batch, at most: each is a scan of its own.
 MOST_SNAPSHOTS = 20
+# Below all sequence numbers.
+V1_MAJOR = -(1 << 32)
 FILE, POS = "__file", "__pos"
 ORDER_COLUMNS = [FILE, MAJOR, MINOR]
 
@@ -125,14 +127,16 @@ class IcebergSource:
         if self.changes:
             return self._read_changes(spark, lower, upper)
         frames, table = [], self._table()
-        for snapshot in self._since(table.metadata, lower):
+        # Snapshots of format version 1 have no sequence numbers, and come before all others.
+        for number, snapshot in enumerate(self._since(table.metadata, lower), V1_MAJOR):
             if self._adds_rows(snapshot):
                 reader = spark.read.option("start-snapshot-id", str(snapshot["parent-snapshot-id"]))
                 reader = reader.option("end-snapshot-id", str(snapshot["snapshot-id"]))
                 # A read of the relation as a table would return the current snapshot.
                 frame = reader.format("iceberg").load(self.relation.replace("`", ""))
-                order = order_of_added(table.io, snapshot) if self.keyed else None
-                frames.append(self._with_change(frame, snapshot["sequence-number"], order))
+                order = order_of_added(table.io, snapshot, number) if self.keyed else None
+                major = snapshot.get("sequence-number") or number
+                frames.append(self._with_change(frame, major, order))
             if snapshot["snapshot-id"] == upper["snapshot-id"]:
                 break
         return reduce(lambda a, b: a.unionByName(b), frames) if frames else self.empty(spark)
@@ -150,8 +154,7 @@ class IcebergSource:
         order = None
         if self.keyed:
             ancestors = list(_ancestors(table.metadata, upper["snapshot-id"]))
-            appends_only = not (self.changes or self.skip_changes)
-            order = order_of_all(table.io, ancestors, appends_only)
+            order = order_of_all(table.io, ancestors)
             self._lacks_order = UNKNOWN_ORDER in order["minor"].to_pylist()
         return self._with_change(rows, 0, order, columns)
 
