@@ -24,7 +24,6 @@ from dbt.adapters.iceberg_stream.cli.options import (
 from dbt.adapters.iceberg_stream.maintenance.check.finding import KINDS
 
 if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
     from dbt.adapters.iceberg_stream.maintenance.check.check import Report
 
 WRONG = 1
@@ -57,13 +56,14 @@ def check(
 
     Exit codes: 0 if there are no findings except notes, 1 if there are errors or warnings.
     """
+    from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
     from dbt.adapters.iceberg_stream.profile.project import open_catalogs
 
     reports: list[Report] = []
     with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
         catalog, name = find_catalog(catalogs, name, catalog_name)
         for table in table_names(catalog, name):
-            report = _check(catalog, table, data)
+            report = check_table(load_table(catalog, table), data, _progress)
             reports.append(report)
             if not as_json:
                 _print(report)
@@ -71,16 +71,6 @@ def check(
         click.echo(json.dumps({"tables": [report.as_json() for report in reports]}, indent=2))
     if any(report.count("error") + report.count("warning") for report in reports):
         raise SystemExit(WRONG)
-
-
-def _check(catalog: IcebergCatalog, name: tuple[str, str], data: bool) -> Report:
-    from dbt.adapters.iceberg_stream.maintenance.check.check import check_table, without_metadata
-
-    try:
-        table = load_table(catalog, name)
-    except (FileNotFoundError, ValueError) as error:
-        return without_metadata(name, error)
-    return check_table(table, data, _progress)
 
 
 def _progress(items: Sequence[Any], label: str) -> Iterable[Any]:

@@ -8,13 +8,11 @@ from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.check.contents import check_contents
-from dbt.adapters.iceberg_stream.maintenance.check.definitions import check_definitions
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.live_files import check_live
 from dbt.adapters.iceberg_stream.maintenance.check.manifests import Listed, Track, check_manifests
 from dbt.adapters.iceberg_stream.maintenance.check.metadata import check_metadata
 from dbt.adapters.iceberg_stream.maintenance.check.positions import check_positions
-from dbt.adapters.iceberg_stream.maintenance.check.row_ids import check_row_ids
 from dbt.adapters.iceberg_stream.maintenance.check.schemas import TableSchemas
 from dbt.adapters.iceberg_stream.maintenance.check.storage import check_files, check_logged_files
 from dbt.adapters.iceberg_stream.maintenance.check.streams import check_streams
@@ -90,20 +88,6 @@ def check_table(table: LoadedTable, data: bool = False, track: Track[Any] = no_t
     )
 
 
-def without_metadata(name: tuple[str, str], error: Exception) -> Report:
-    """Return the report of a table whose metadata file is missing or no JSON.
-
-    Args:
-        name: namespace and identifier.
-        error: says which file.
-    """
-    missing = isinstance(error, FileNotFoundError)
-    problem = "The file is missing." if missing else f"Its metadata file is no JSON ({error})."
-    where = getattr(error, "filename", None) or ".".join(name)
-    finding = Finding("missing-metadata", where, problem)
-    return Report(name, [finding], 0, 0, 0, None)
-
-
 def _findings(
     table: LoadedTable, data: bool, listed: Listed, track: Track[Any]
 ) -> Iterator[Finding]:
@@ -115,7 +99,6 @@ def _findings(
         yield from first
         if any(finding.kind.refused for finding in first):
             return
-    yield from check_definitions(metadata)
     yield from check_streams(metadata)
     schemas = TableSchemas(metadata)
     yield from schemas.problems
@@ -126,7 +109,6 @@ def _findings(
         yield from check_live(metadata, schemas, ref, entries)
         if data:
             yield from check_positions(table.io, ref, entries)
-            yield from check_row_ids(table.io, ref, entries)
     if data:
         files = {e.data_file.file_path: e.data_file for es in listed.heads.values() for e in es}
         for file in track(list(files.values()), "Contents"):

@@ -17,20 +17,18 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import NestedField
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.maintenance.check.definitions import NAME_MAPPING
-from dbt.adapters.iceberg_stream.maintenance.check.file_schema import (
-    FIELD_ID,
-    check_file_schema,
-)
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.schemas import TableSchemas
 from dbt.adapters.iceberg_stream.maintenance.check.values import (
     bound_value,
     comparable,
+    fits,
     holds_nan,
     partition_value,
 )
 
+FIELD_ID = b"PARQUET:field_id"
+NAME_MAPPING = "schema.name-mapping.default"
 BATCH_ROWS = 100_000
 UNSUPPORTED = (NotImplementedError, ValueError, TypeError, AttributeError, pa.ArrowException)
 
@@ -101,11 +99,14 @@ def _check_parquet(
             f"It has {parquet.metadata.num_rows} rows; its manifest says {file.record_count}.",
         )
     yield from _split_offsets(file, parquet)
-    is_mapped = NAME_MAPPING in (metadata.get("properties") or {})
-    mismatches = list(check_file_schema(schemas, file, parquet.schema_arrow, is_mapped))
-    yield from mismatches
     paths = _paths(parquet.schema_arrow)
-    if mismatches or not paths:
+    if not paths:
+        if NAME_MAPPING not in (metadata.get("properties") or {}):
+            yield Finding("field-ids-missing", where, "Its columns have no field ids.")
+        return
+    mismatches = list(_types(schemas, file, parquet.schema_arrow, paths))
+    if mismatches:
+        yield from mismatches
         return
     if missing := [i for i in file.equality_ids or [] if i not in paths]:
         yield Finding("equality-column", where, f"It lacks the key columns with the ids {missing}.")
@@ -161,6 +162,24 @@ def _split_offsets(file: DataFile, parquet: pq.ParquetFile) -> Iterator[Finding]
             file.file_path,
             f"Its split offsets {offsets[:3]} are not where its row groups begin.",
         )
+
+
+def _types(
+    schemas: TableSchemas, file: DataFile, schema: pa.Schema, paths: Mapping[int, tuple[str, ...]]
+) -> Iterator[Finding]:
+    for field_id, path in paths.items():
+        column = schemas.fields.get(field_id)
+        if column is None:
+            continue
+        kind = schema.field(path[0]).type
+        for name in path[1:]:
+            kind = kind.field(name).type
+        if not fits(kind, column.field_type):
+            yield Finding(
+                "column-type",
+                file.file_path,
+                f"`{'.'.join(path)}` is {kind} in the file and {column.field_type} in the table.",
+            )
 
 
 def _metrics(

@@ -77,9 +77,6 @@ _REBUILD = "Rebuild the table: `dbt run --full-refresh`, or restore it from a ba
 
 KINDS: dict[str, Kind] = {
     # Metadata.
-    "missing-metadata": Kind(
-        "error", "The catalog names a metadata file that nobody can read.", _OLDER_METADATA
-    ),
     "metadata-refused": Kind("error", _REFUSED, _OLDER_METADATA),
     "snapshot-sequence-number": Kind("error", _REFUSED, _OLDER_METADATA),
     "current-snapshot-missing": Kind("error", _REFUSED, _OLDER_METADATA),
@@ -94,38 +91,6 @@ KINDS: dict[str, Kind] = {
         "error",
         "Two columns share an id: a new column may show the values of another one.",
         _OLDER_METADATA,
-    ),
-    "type-version": Kind(
-        "error",
-        "Engines refuse the table, or do not read the column.",
-        "Upgrade the table to format version 3, or register an older metadata file.",
-    ),
-    "default-value": Kind(
-        "error",
-        "Engines refuse the table, or show another value in rows that lack the column.",
-        _OLDER_METADATA,
-    ),
-    "transform-type": Kind(
-        "error", "Engines refuse the table, or cannot write to it.", _OLDER_METADATA
-    ),
-    "partition-fields": Kind(
-        "error", "Engines refuse the table, or mix up its partitions.", _OLDER_METADATA
-    ),
-    "main-branch": Kind("error", "Nobody can write to the table.", _OLDER_METADATA),
-    "snapshot-log": Kind(
-        "warning",
-        "Time travel to that time fails.",
-        "Nothing to do: the entry leaves the log with time.",
-    ),
-    "snapshot-operation": Kind(
-        "warning",
-        "Readers of changes refuse the snapshot, or take it for another kind of change.",
-        "Expire the snapshot with `expire_snapshots`.",
-    ),
-    "name-mapping": Kind(
-        "error",
-        "Engines cannot read files without field ids, and some refuse the table.",
-        "Set the table property `schema.name-mapping.default` anew.",
     ),
     "snapshot-schema-missing": Kind(
         "warning",
@@ -182,19 +147,6 @@ KINDS: dict[str, Kind] = {
         "Run `rewrite_position_delete_files` in an Iceberg version that still applies them, or "
         "rebuild the table.",
     ),
-    "vector-version": Kind(
-        "error",
-        "Only format version 3 has deletion vectors: engines fail, or deleted rows reappear.",
-        "Upgrade the table to format version 3, or roll back.",
-    ),
-    "vector-fields": Kind(
-        "error", "Engines cannot find the deletion vector: deleted rows reappear.", _REBUILD
-    ),
-    "delete-partition": Kind(
-        "error",
-        "Deletes apply to data files of their own partition only: deleted rows reappear.",
-        "Delete the rows again.",
-    ),
     "position-past-end": Kind(
         "error", "Some engines fail; the rows that should be deleted stay in the table.", _REBUILD
     ),
@@ -248,18 +200,9 @@ KINDS: dict[str, Kind] = {
         "Make the column optional (`alter table … alter column … drop not null`), or fix the rows.",
     ),
     "column-type": Kind("error", "Reads of the column fail or return wrong values.", _REBUILD),
-    "file-field-ids": Kind(
-        "error", "Readers find columns by id: they show the values of another column.", _REBUILD
-    ),
-    "required-column-missing": Kind(
-        "error",
-        "Reads of the column fail, or return nulls where the table promises none.",
-        "Make the column optional (`alter table … alter column … drop not null`), or rebuild the "
-        "table.",
-    ),
     "field-ids-missing": Kind(
         "error",
-        "Readers find columns by id, so they return null for those without one.",
+        "Readers find columns by id, so they return null for all of them.",
         "Set the table property `schema.name-mapping.default`, or rewrite the file.",
     ),
     "sort-order": Kind(

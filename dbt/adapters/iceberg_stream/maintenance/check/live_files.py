@@ -13,7 +13,6 @@ from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.schemas import TableSchemas
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
-from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import CONTENT_OFFSET, CONTENT_SIZE
 
 # Prefix of files of this adapter's streams, whose equality deletes have key columns only.
 STREAM_PREFIX = "stream-"
@@ -42,7 +41,6 @@ def check_live(
         if times > 1:
             yield Finding("file-twice", path, f"{ref} lists the file {times} times.")
     yield from _totals(metadata, ref, data, deletes)
-    yield from _vectors(metadata, deletes)
     yield from _position_deletes(ref, data, deletes)
     yield from _equality_deletes(schemas, ref, data, deletes)
     yield from _row_ids(metadata, ref, data)
@@ -51,30 +49,6 @@ def check_live(
 def is_vector(file: DataFile) -> bool:
     """Return whether a file's descriptor is that of a deletion vector."""
     return file.content == POSITIONS and file.file_format == FileFormat.PUFFIN
-
-
-def is_readable_vector(file: DataFile) -> bool:
-    """Return whether a descriptor of a deletion vector says where it is, and of which file.
-
-    Args:
-        file: the descriptor; those of tables before format version 3 have no such fields.
-    """
-    return len(file) > CONTENT_SIZE and None not in (
-        file[CONTENT_OFFSET],
-        file[CONTENT_SIZE],
-        referenced_file(file),
-    )
-
-
-def _vectors(metadata: Metadata, deletes: list[ManifestEntry]) -> Iterator[Finding]:
-    version = metadata["format-version"]
-    for file in (entry.data_file for entry in deletes if is_vector(entry.data_file)):
-        if version < 3:
-            problem = f"It is a deletion vector, in a table of format version {version}."
-            yield Finding("vector-version", file.file_path, problem)
-        elif not is_readable_vector(file):
-            problem = "Its manifest lacks its place in the file, or the data file that it is of."
-            yield Finding("vector-fields", file.file_path, problem)
 
 
 def _totals(
@@ -143,7 +117,7 @@ def _equality_deletes(
     lowest: dict[Any, int] = {}
     for entry in data:
         number = entry.sequence_number or 0
-        for scope in (None, partition_of(entry.data_file)):
+        for scope in (None, _partition(entry.data_file)):
             lowest[scope] = min(lowest.get(scope, number), number)
     for entry in deletes:
         file = entry.data_file
@@ -168,7 +142,7 @@ def _equality_deletes(
                 "columns.",
             )
         spec = schemas.specs.get(file.spec_id)
-        scope = None if spec is None or spec.is_unpartitioned() else partition_of(file)
+        scope = None if spec is None or spec.is_unpartitioned() else _partition(file)
         if lowest.get(scope, entry.sequence_number or 0) >= (entry.sequence_number or 0):
             yield Finding(
                 "dangling-delete",
@@ -177,8 +151,7 @@ def _equality_deletes(
             )
 
 
-def partition_of(file: DataFile) -> tuple[int, tuple[Any, ...]]:
-    """Return the partition spec and values of a file."""
+def _partition(file: DataFile) -> tuple[int, tuple[Any, ...]]:
     return file.spec_id, tuple(file.partition[i] for i in range(len(file.partition)))
 
 

@@ -13,13 +13,7 @@ from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry
 from pyroaring import BitMap64
 
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
-from dbt.adapters.iceberg_stream.maintenance.check.live_files import (
-    DATA,
-    POSITIONS,
-    is_readable_vector,
-    is_vector,
-    partition_of,
-)
+from dbt.adapters.iceberg_stream.maintenance.check.live_files import DATA, POSITIONS, is_vector
 from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
 from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import read_deletion_vector
 
@@ -37,7 +31,7 @@ def check_positions(io: FileIO, ref: str, entries: list[ManifestEntry]) -> Itera
     data = {e.data_file.file_path: e for e in entries if e.data_file.content == DATA}
     vectors: dict[str, BitMap64] = {}
     for entry in entries:
-        if is_vector(entry.data_file) and is_readable_vector(entry.data_file):
+        if is_vector(entry.data_file):
             yield from _vector(io, entry.data_file, data, vectors)
     hidden: dict[str, BitMap64] = defaultdict(BitMap64)
     for entry in entries:
@@ -66,8 +60,6 @@ def _vector(
         return
     path = str(referenced_file(file))
     vectors[path] = positions
-    if path in data:
-        yield from _partition(file, data[path].data_file)
     if len(positions) != file.record_count:
         yield Finding(
             "vector-count",
@@ -77,16 +69,6 @@ def _vector(
         )
     if path in data and positions and positions.max() >= data[path].data_file.record_count:
         yield _past_end(file.file_path, path, positions.max(), data[path])
-
-
-def _partition(deletes: DataFile, file: DataFile) -> Iterator[Finding]:
-    """Check that deletes apply to a data file (spec, "Scan Planning")."""
-    if partition_of(deletes) != partition_of(file):
-        yield Finding(
-            "delete-partition",
-            deletes.file_path,
-            f"It is in another partition than {file.file_path}, of which it deletes rows.",
-        )
 
 
 def _past_end(where: str, path: str, position: int, entry: ManifestEntry) -> Finding:
@@ -127,7 +109,6 @@ def _parquet(
             continue
         if highest >= target.data_file.record_count or group[f"{POS}_min"] < 0:
             yield _past_end(where, path, highest, target)
-        yield from _partition(entry.data_file, target.data_file)
         if path in vectors and (entry.sequence_number or 0) >= (target.sequence_number or 0):
             own = rows.filter(pc.equal(rows[PATH], path))[POS]
             hidden[path] |= BitMap64(own.to_pylist())

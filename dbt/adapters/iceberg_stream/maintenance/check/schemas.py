@@ -9,14 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, index_by_id
-from pyiceberg.types import (
-    IcebergType,
-    ListType,
-    MapType,
-    NestedField,
-    StructType,
-    UnknownType,
-)
+from pyiceberg.types import IcebergType, NestedField, UnknownType
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
@@ -69,24 +62,6 @@ class TableSchemas:
                 merged |= index_by_id(schema)
         return merged
 
-    @cached_property
-    def parents(self) -> Mapping[int, int | None]:
-        """The field that each field is in, by its id; None for columns."""
-        return {
-            field_id: parent
-            for schema in self._schemas.values()
-            for field_id, parent in _parents(schema.as_struct(), None)
-        }
-
-    @cached_property
-    def names(self) -> Mapping[int, set[str]]:
-        """The names that each field has or had, by its id."""
-        names: dict[int, set[str]] = {}
-        for schema in self._schemas.values():
-            for field_id, field in index_by_id(schema).items():
-                names.setdefault(field_id, set()).add(field.name)
-        return names
-
     def partition_types(self, spec_id: int) -> list[IcebergType]:
         """Return the result types of a partition spec; `unknown` for unsupported columns.
 
@@ -101,16 +76,3 @@ class TableSchemas:
                 UnknownType() if source is None else field.transform.result_type(source.field_type)
             )
         return types
-
-
-def _parents(kind: IcebergType, parent: int | None) -> Iterator[tuple[int, int | None]]:
-    inner: list[tuple[int, IcebergType]] = []
-    if isinstance(kind, StructType):
-        inner = [(field.field_id, field.field_type) for field in kind.fields]
-    elif isinstance(kind, ListType):
-        inner = [(kind.element_id, kind.element_type)]
-    elif isinstance(kind, MapType):
-        inner = [(kind.key_id, kind.key_type), (kind.value_id, kind.value_type)]
-    for field_id, inner_kind in inner:
-        yield field_id, parent
-        yield from _parents(inner_kind, field_id)

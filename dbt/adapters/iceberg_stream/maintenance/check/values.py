@@ -120,18 +120,16 @@ def fits(arrow_type: pa.DataType, kind: IcebergType) -> bool:
     tests = pa.types
     if isinstance(kind, BooleanType):
         return tests.is_boolean(arrow_type)
-    if isinstance(kind, (IntegerType, LongType)):
-        # An unsigned number needs one bit more.
-        bits = 32 if isinstance(kind, IntegerType) else 64
-        unsigned = tests.is_unsigned_integer(arrow_type)
-        return tests.is_integer(arrow_type) and arrow_type.bit_width + unsigned <= bits
+    if isinstance(kind, IntegerType):
+        return tests.is_integer(arrow_type) and arrow_type.bit_width <= 32
+    if isinstance(kind, LongType):
+        return tests.is_integer(arrow_type)
     if isinstance(kind, FloatType):
         return tests.is_float32(arrow_type)
     if isinstance(kind, DoubleType):
         return tests.is_float32(arrow_type) or tests.is_float64(arrow_type)
     if isinstance(kind, DecimalType):
-        is_same_scale = tests.is_decimal(arrow_type) and arrow_type.scale == kind.scale
-        return is_same_scale and arrow_type.precision <= kind.precision
+        return tests.is_decimal(arrow_type) and arrow_type.scale == kind.scale
     if isinstance(kind, DateType):
         return tests.is_date(arrow_type)
     if isinstance(kind, TimeType):
