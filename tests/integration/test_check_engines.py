@@ -57,6 +57,59 @@ def test_nothing_is_wrong_with_tables_of_spark(
     assert wrong(lake, name) == []
 
 
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_nothing_is_wrong_with_a_long_history_of_spark(
+    lake: IcebergCatalog, spark: Session, version: int
+) -> None:
+    """Replaced, evolved, tagged, branched, rolled back and expired, with nested columns."""
+    name = f"history{version}"
+    modes = ", 'write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read'"
+    table = f"s.{name}"
+    for sql in (
+        f"create table {table} using iceberg partitioned by (a) tblproperties "
+        f"('format-version' = '{version}'{modes if version > 1 else ''}) as "
+        "select cast(id as int) as id, cast(id % 2 as int) as a, "
+        "named_struct('x', cast(id as int), 'y', array(1, null)) as st, "
+        "map('k', named_struct('z', 1.5d)) as m, cast(1.25 as decimal(5, 2)) as d from range(9)",
+        f"alter table {table} create tag before",
+        f"delete from {table} where id = 3",
+        f"alter table {table} alter column id type bigint",
+        f"alter table {table} alter column d type decimal(9, 2)",
+        f"alter table {table} alter column st.x type bigint",
+        f"alter table {table} add column st.n string",
+        f"alter table {table} add column late int",
+        f"alter table {table} rename column m to mm",
+        f"alter table {table} add column m string",
+        f"update {table} set late = 1 where id = 4",
+        f"alter table {table} create branch audit",
+        f"insert into {table}.branch_audit select * from {table} where id = 5",
+        f"alter table {table} replace partition field a with bucket(3, id)",
+        f"insert into {table} select * from {table} where id = 6",
+        f"update {table} set late = 2 where id < 6",
+        f"alter table {table} drop column m",
+    ):
+        spark.run(sql)
+    assert wrong(lake, name) == []
+    loaded = lake.load(("s", name))
+    assert loaded is not None
+    parent = loaded.metadata["snapshots"][-2]["snapshot-id"]
+    for sql in (
+        f"call lake.system.rollback_to_snapshot('{table}', {parent})",
+        f"insert into {table} (id, a, st) values (70, 1, null)",
+        f"call lake.system.expire_snapshots(table => '{table}', retain_last => 1, "
+        "older_than => timestamp '2999-01-01', clean_expired_metadata => true)",
+    ):
+        spark.run(sql)
+    assert wrong(lake, name) == []
+    # The columns of the same names keep their ids, and the tag its files. A branch would be read
+    # with the new types.
+    spark.run(f"alter table {table} drop branch audit")
+    spark.run(
+        f"create or replace table {table} using iceberg as select 'x' as id, 1L as a, 2 as st"
+    )
+    assert wrong(lake, name) == []
+
+
 def test_nothing_is_wrong_with_tables_of_pyiceberg(lake: IcebergCatalog) -> None:
     rows = pa.table({"id": range(5), "at": pa.array(MOMENTS), "s": list("abcde")})
     table = lake.pyiceberg.create_table(("s", "py"), rows.schema)

@@ -56,14 +56,23 @@ def check(
 
     Exit codes: 0 if there are no findings except notes, 1 if there are errors or warnings.
     """
-    from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
+    from dbt.adapters.iceberg_stream.maintenance.check.check import (
+        LOST,
+        check_table,
+        lost_report,
+    )
     from dbt.adapters.iceberg_stream.profile.project import open_catalogs
 
     reports: list[Report] = []
     with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:
         catalog, name = find_catalog(catalogs, name, catalog_name)
         for table in table_names(catalog, name):
-            report = check_table(load_table(catalog, table), data, _progress)
+            try:
+                loaded = load_table(catalog, table)
+            except LOST as error:
+                report = lost_report(table, error)
+            else:
+                report = check_table(loaded, data, _progress)
             reports.append(report)
             if not as_json:
                 _print(report)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pyroaring import BitMap64
+
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.check.contents import check_contents
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
+from dbt.adapters.iceberg_stream.maintenance.check.history_rules import check_history_rules
+from dbt.adapters.iceberg_stream.maintenance.check.layout_rules import check_layout_rules
 from dbt.adapters.iceberg_stream.maintenance.check.live_files import check_live
 from dbt.adapters.iceberg_stream.maintenance.check.manifests import Listed, Track, check_manifests
 from dbt.adapters.iceberg_stream.maintenance.check.metadata import check_metadata
 from dbt.adapters.iceberg_stream.maintenance.check.positions import check_positions
+from dbt.adapters.iceberg_stream.maintenance.check.row_ids import check_row_ids
+from dbt.adapters.iceberg_stream.maintenance.check.schema_rules import check_schema_rules
 from dbt.adapters.iceberg_stream.maintenance.check.schemas import TableSchemas
 from dbt.adapters.iceberg_stream.maintenance.check.storage import check_files, check_logged_files
 from dbt.adapters.iceberg_stream.maintenance.check.streams import check_streams
@@ -55,6 +63,28 @@ class Report:
         }
 
 
+# What loading a table raises if its metadata file is missing or damaged.
+LOST = (FileNotFoundError, ValueError)
+# Rules about metadata alone, each for one chapter of the specification.
+RULES = (check_schema_rules, check_layout_rules, check_history_rules)
+
+
+def lost_report(name: tuple[str, str], error: OSError | ValueError) -> Report:
+    """Return the report of a table whose metadata file is missing or damaged.
+
+    Args:
+        name: namespace and identifier.
+        error: one of `LOST`, of loading the table.
+    """
+    where = re.search(r"[^\s'\"]*\.metadata\.json", str(error))
+    if isinstance(error, FileNotFoundError):
+        problem = "The metadata file that the catalog names is missing."
+    else:
+        problem = f"The metadata file that the catalog names cannot be read ({error})."
+    finding = Finding("metadata-lost", where[0] if where else ".".join(name), problem)
+    return Report(name, [finding], 0, 0, 0, None)
+
+
 def no_track(items: Sequence[Any], label: str) -> Iterable[Any]:
     """Show no progress."""
     return items
@@ -94,7 +124,7 @@ def _findings(
     metadata = normalized(table.metadata)
     table = replace(table, metadata=metadata)
     # Later checks rely on earlier ones.
-    for check in (check_structure, check_metadata):
+    for check in (check_structure, check_metadata, *RULES):
         first = list(check(metadata))
         yield from first
         if any(finding.kind.refused for finding in first):
@@ -105,11 +135,30 @@ def _findings(
     yield from check_manifests(table, schemas, listed, track)
     yield from check_files(table, listed, track)
     yield from check_logged_files(table)
+    version = metadata["format-version"]
     for ref, entries in listed.heads.items():
         yield from check_live(metadata, schemas, ref, entries)
         if data:
-            yield from check_positions(table.io, ref, entries)
+            deleted: dict[str, BitMap64] = {}
+            yield from check_positions(table.io, version, ref, entries, deleted)
+            yield from check_row_ids(table.io, metadata, ref, entries, deleted)
     if data:
-        files = {e.data_file.file_path: e.data_file for es in listed.heads.values() for e in es}
-        for file in track(list(files.values()), "Contents"):
-            yield from check_contents(table.io, metadata, schemas, file)
+        yield from _contents(table, schemas, listed, track)
+
+
+def _contents(
+    table: LoadedTable, schemas: TableSchemas, listed: Listed, track: Track[Any]
+) -> Iterator[Finding]:
+    """Read each live file once, with the schema that the first of its readers has."""
+    files = {
+        entry.data_file.file_path: (entry.data_file, ref)
+        for ref, entries in reversed(sorted(listed.heads.items(), key=_main_first))
+        for entry in entries
+    }
+    views = {ref: schemas.of(ref) for ref in listed.heads}
+    for file, ref in track(list(files.values()), "Contents"):
+        yield from check_contents(table.io, table.metadata, views[ref], file)
+
+
+def _main_first(head: tuple[str, Any]) -> bool:
+    return head[0] != MAIN

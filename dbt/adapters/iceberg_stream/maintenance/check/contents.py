@@ -17,18 +17,20 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import NestedField
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.maintenance.check.file_schema import (
+    check_file_schema,
+    field_id,
+    has_ids,
+)
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.schemas import TableSchemas
 from dbt.adapters.iceberg_stream.maintenance.check.values import (
     bound_value,
     comparable,
-    fits,
     holds_nan,
     partition_value,
 )
 
-FIELD_ID = b"PARQUET:field_id"
-NAME_MAPPING = "schema.name-mapping.default"
 BATCH_ROWS = 100_000
 UNSUPPORTED = (NotImplementedError, ValueError, TypeError, AttributeError, pa.ArrowException)
 
@@ -99,30 +101,26 @@ def _check_parquet(
             f"It has {parquet.metadata.num_rows} rows; its manifest says {file.record_count}.",
         )
     yield from _split_offsets(file, parquet)
+    mismatches = list(check_file_schema(metadata, schemas, file, parquet.schema_arrow))
+    yield from mismatches
+    if mismatches or not has_ids(parquet.schema_arrow):
+        return  # Values cannot be compared with columns that are not theirs.
     paths = _paths(parquet.schema_arrow)
-    if not paths:
-        if NAME_MAPPING not in (metadata.get("properties") or {}):
-            yield Finding("field-ids-missing", where, "Its columns have no field ids.")
-        return
-    mismatches = list(_types(schemas, file, parquet.schema_arrow, paths))
-    if mismatches:
-        yield from mismatches
-        return
     if missing := [i for i in file.equality_ids or [] if i not in paths]:
         yield Finding("equality-column", where, f"It lacks the key columns with the ids {missing}.")
     spec = schemas.specs.get(file.spec_id)
     fields = list(spec.fields) if spec and file.content == DataFileContent.DATA else []
-    columns = {field_id: _Column() for field_id in paths}
+    columns = {identifier: _Column() for identifier in paths}
     unsupported: set[str] = set()
     for batch in parquet.iter_batches(batch_size=BATCH_ROWS):
-        for field_id, path in paths.items():
-            columns[field_id].add(_values(batch, path))
+        for identifier, path in paths.items():
+            columns[identifier].add(_values(batch, path))
         for number, partition_field in enumerate(fields):
             _add_partition(schemas, number, partition_field, batch, paths, columns, unsupported)
     for name in sorted(unsupported):
         yield Finding("not-checked", where, f"Values of the partition field `{name}`.")
-    for field_id, column in columns.items():
-        yield from _metrics(schemas.fields.get(field_id), field_id, file, column)
+    for identifier, column in columns.items():
+        yield from _metrics(schemas.fields.get(identifier), identifier, file, column)
     yield from _partition(schemas, file, fields, columns)
     yield from _order(metadata, schemas, file, parquet, paths)
 
@@ -135,8 +133,8 @@ def _paths(schema: pa.Schema) -> dict[int, tuple[str, ...]]:
         path, field = pending.pop()
         if pa.types.is_struct(field.type):
             pending += [((*path, child.name), child) for child in field.type.fields]
-        elif not pa.types.is_nested(field.type) and FIELD_ID in (field.metadata or {}):
-            paths[int(field.metadata[FIELD_ID])] = path
+        elif not pa.types.is_nested(field.type) and (identifier := field_id(field)) is not None:
+            paths[identifier] = path
     return dict(sorted(paths.items()))
 
 
@@ -164,34 +162,16 @@ def _split_offsets(file: DataFile, parquet: pq.ParquetFile) -> Iterator[Finding]
         )
 
 
-def _types(
-    schemas: TableSchemas, file: DataFile, schema: pa.Schema, paths: Mapping[int, tuple[str, ...]]
-) -> Iterator[Finding]:
-    for field_id, path in paths.items():
-        column = schemas.fields.get(field_id)
-        if column is None:
-            continue
-        kind = schema.field(path[0]).type
-        for name in path[1:]:
-            kind = kind.field(name).type
-        if not fits(kind, column.field_type):
-            yield Finding(
-                "column-type",
-                file.file_path,
-                f"`{'.'.join(path)}` is {kind} in the file and {column.field_type} in the table.",
-            )
-
-
 def _metrics(
-    column: NestedField | None, field_id: int, file: DataFile, actual: _Column
+    column: NestedField | None, identifier: int, file: DataFile, actual: _Column
 ) -> Iterator[Finding]:
-    name = f"`{column.name}`" if column else f"field {field_id}"
+    name = f"`{column.name}`" if column else f"field {identifier}"
     for metric, counted, number in (
         ("values", file.value_counts, actual.rows),
         ("nulls", file.null_value_counts, actual.nulls),
         ("NaN values", file.nan_value_counts, actual.nans),
     ):
-        count = (counted or {}).get(field_id)
+        count = (counted or {}).get(identifier)
         if count is not None and count != number:
             yield Finding(
                 "value-counts", file.file_path, f"{name} has {number} {metric}, not {count}."
@@ -202,8 +182,8 @@ def _metrics(
         )
     if column is None or actual.lower is None:
         return
-    lower = bound_value(column.field_type, (file.lower_bounds or {}).get(field_id))
-    upper = bound_value(column.field_type, (file.upper_bounds or {}).get(field_id))
+    lower = bound_value(column.field_type, (file.lower_bounds or {}).get(identifier))
+    upper = bound_value(column.field_type, (file.upper_bounds or {}).get(identifier))
     if lower is not None and lower > actual.lower:
         yield Finding(
             "bounds", file.file_path, f"The lower bound of {name} is above a value of the file."

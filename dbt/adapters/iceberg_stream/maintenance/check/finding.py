@@ -107,6 +107,78 @@ KINDS: dict[str, Kind] = {
         "Older metadata files in the log are missing: they cannot be registered again.",
         "Nothing to do.",
     ),
+    # Schemas and defaults.
+    "reserved-id": Kind(
+        "error", "Engines take the column for a metadata column such as `_pos`.", _REBUILD
+    ),
+    "type-version": Kind(
+        "error",
+        "Engines that know only this format version refuse the table.",
+        "Upgrade the table: set the property `format-version` to 3.",
+    ),
+    "unknown-required": Kind(
+        "error",
+        "The column has no values, but may not be null: engines refuse to read it.",
+        "Make the column optional, or drop it.",
+    ),
+    "default-version": Kind(
+        "error",
+        "Engines that know only this format version ignore the default: rows have nulls instead.",
+        "Upgrade the table: set the property `format-version` to 3.",
+    ),
+    "default-value": Kind(
+        "error",
+        "Engines refuse the table, or older rows have another value in each engine.",
+        _OLDER_METADATA,
+    ),
+    "name-mapping": Kind(
+        "error",
+        "Reads of files without field ids fail, or return null for their columns.",
+        "Set the table property `schema.name-mapping.default` to a right mapping, or unset it.",
+    ),
+    # Partition specs and sort orders.
+    "partition-fields": Kind(
+        "error",
+        "Engines take one partition field for the other: filters miss rows, or writes fail.",
+        _OLDER_METADATA,
+    ),
+    "transform-source": Kind(
+        "error",
+        "Engines refuse to write to the table, and some to read it.",
+        "Drop the field with `alter table … drop partition field` or `write unordered`, or use "
+        "older metadata.",
+    ),
+    "transform-unknown": Kind(
+        "error",
+        "Engines must not write to the table, and cannot skip files by this field.",
+        "Replace the field by one with a known transform.",
+    ),
+    "sort-order-zero": Kind(
+        "error",
+        "Engines refuse the table, or take sorted files for unsorted ones.",
+        _OLDER_METADATA,
+    ),
+    # Branches, tags and history.
+    "main-branch": Kind(
+        "error", "Writes to the table fail, because a tag cannot be written to.", _OLDER_METADATA
+    ),
+    "snapshot-log": Kind(
+        "warning",
+        "Time travel to a timestamp fails, or shows other rows than the table had then.",
+        "Use a snapshot id or a tag instead; `expire_snapshots` removes older entries.",
+    ),
+    "snapshot-operation": Kind(
+        "warning",
+        "Incremental reads skip the snapshot or refuse it, because they do not know what it did.",
+        "Expire the snapshot with `expire_snapshots`.",
+    ),
+    # Files that cannot be read or found.
+    "metadata-lost": Kind(
+        "error",
+        "No engine can read the table.",
+        "Restore the file, or register the table again from an older metadata file of its "
+        "`metadata` folder.",
+    ),
     # Manifests.
     "missing-file": Kind("error", "Reads that need the file fail.", _ROLL_BACK),
     "file-size": Kind("error", "Engines that trust the size read a truncated file.", _ROLL_BACK),
@@ -138,6 +210,21 @@ KINDS: dict[str, Kind] = {
     "vector-twice": Kind(
         "error",
         "Engines refuse the table or use one of the vectors: deleted rows reappear.",
+        _REBUILD,
+    ),
+    "vector-version": Kind(
+        "error",
+        "Engines refuse the table, or ignore the vector: deleted rows reappear.",
+        "Upgrade the table: set the property `format-version` to 3.",
+    ),
+    "vector-fields": Kind(
+        "error",
+        "Engines cannot find the vector: reads fail, or deleted rows reappear.",
+        _REBUILD,
+    ),
+    "delete-partition": Kind(
+        "error",
+        "Engines apply deletes only within a partition: deleted rows reappear.",
         _REBUILD,
     ),
     "hidden-deletes": Kind(
@@ -177,6 +264,9 @@ KINDS: dict[str, Kind] = {
     "row-ids": Kind(
         "error", "Two rows share a `_row_id`: change feeds and audits mix them up.", _REBUILD
     ),
+    "row-id-twice": Kind(
+        "error", "Two rows share a `_row_id`: change feeds and audits mix them up.", _REBUILD
+    ),
     # Contents of files.
     "row-count": Kind("error", "`count(*)` from metadata is wrong.", _REWRITE),
     "bounds": Kind(
@@ -204,6 +294,17 @@ KINDS: dict[str, Kind] = {
         "error",
         "Readers find columns by id, so they return null for all of them.",
         "Set the table property `schema.name-mapping.default`, or rewrite the file.",
+    ),
+    "field-id": Kind(
+        "error",
+        "Engines find columns by id: they return null for the column, or values of another one.",
+        _REBUILD,
+    ),
+    "required-absent": Kind(
+        "error",
+        "Engines fail, because the column may not be null and the file has no values for it.",
+        "Make the column optional (`alter table … alter column … drop not null`), or rebuild the "
+        "table.",
     ),
     "sort-order": Kind(
         "warning", "Engines that rely on the sort order return rows in the wrong order.", _REWRITE

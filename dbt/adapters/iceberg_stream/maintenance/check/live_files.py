@@ -11,9 +11,19 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEn
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.schemas import TableSchemas
-from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
+from dbt.adapters.iceberg_stream.tables.commit.manifests import (
+    FILE_FIRST_ROW_ID,
+    REFERENCED_DATA_FILE,
+)
 from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
 
+# The column `file_path` of position delete files.
+FILE_PATH_ID = 2147483546
+VECTOR_FIELDS = {
+    "referenced_data_file": REFERENCED_DATA_FILE,
+    "content_offset": REFERENCED_DATA_FILE + 1,
+    "content_size_in_bytes": REFERENCED_DATA_FILE + 2,
+}
 # Prefix of files of this adapter's streams, whose equality deletes have key columns only.
 STREAM_PREFIX = "stream-"
 DATA, POSITIONS, EQUALITY = (
@@ -41,6 +51,7 @@ def check_live(
         if times > 1:
             yield Finding("file-twice", path, f"{ref} lists the file {times} times.")
     yield from _totals(metadata, ref, data, deletes)
+    yield from _vectors(metadata["format-version"], deletes)
     yield from _position_deletes(ref, data, deletes)
     yield from _equality_deletes(schemas, ref, data, deletes)
     yield from _row_ids(metadata, ref, data)
@@ -49,6 +60,35 @@ def check_live(
 def is_vector(file: DataFile) -> bool:
     """Return whether a file's descriptor is that of a deletion vector."""
     return file.content == POSITIONS and file.file_format == FileFormat.PUFFIN
+
+
+def _vectors(version: int, deletes: list[ManifestEntry]) -> Iterator[Finding]:
+    for entry in deletes:
+        file = entry.data_file
+        if not is_vector(file):
+            continue
+        if version < 3:
+            yield Finding(
+                "vector-version",
+                file.file_path,
+                f"It is a deletion vector, which format version {version} does not have.",
+            )
+        absent = [name for name, position in VECTOR_FIELDS.items() if file[position] is None]
+        if absent:
+            yield Finding(
+                "vector-fields",
+                file.file_path,
+                f"Its manifest entry lacks {', '.join(absent)}: the vector cannot be found.",
+            )
+
+
+def can_be_read(vector: DataFile) -> bool:
+    """Return whether a vector's descriptor says where the vector is.
+
+    Args:
+        vector: see `is_vector`.
+    """
+    return all(vector[position] is not None for position in VECTOR_FIELDS.values())
 
 
 def _totals(
@@ -86,14 +126,19 @@ def _position_deletes(
     ref: str, data: list[ManifestEntry], deletes: list[ManifestEntry]
 ) -> Iterator[Finding]:
     numbers = {entry.data_file.file_path: entry.sequence_number or 0 for entry in data}
+    files = {entry.data_file.file_path: entry.data_file for entry in data}
     vectors: dict[str, list[ManifestEntry]] = defaultdict(list)
     for entry in deletes:
-        referenced = referenced_file(entry.data_file)
+        referenced = only_file(entry.data_file)
         if entry.data_file.content != POSITIONS or referenced is None:
             continue
+        if referenced in files:
+            yield from other_partition(entry.data_file, files[referenced])
         if is_vector(entry.data_file):
             vectors[referenced].append(entry)
         if referenced not in numbers:
+            if referenced_file(entry.data_file) is None:
+                continue  # `check_positions` reads which files it is about
             yield Finding(
                 "dangling-delete",
                 entry.data_file.file_path,
@@ -109,6 +154,36 @@ def _position_deletes(
     for path, own in vectors.items():
         if len(own) > 1:
             yield Finding("vector-twice", path, f"{ref} has {len(own)} vectors of the file.")
+
+
+def only_file(delete: DataFile) -> str | None:
+    """Return the only data file of a position delete file, by its descriptor; None if unknown.
+
+    Args:
+        delete: the delete file.
+    """
+    if (referenced := referenced_file(delete)) is not None:
+        return referenced
+    lower = (delete.lower_bounds or {}).get(FILE_PATH_ID)
+    upper = (delete.upper_bounds or {}).get(FILE_PATH_ID)
+    # Equal bounds may be truncated: then they are no file's location.
+    return None if lower is None or lower != upper else bytes(lower).decode(errors="replace")
+
+
+def other_partition(delete: DataFile, data: DataFile) -> Iterator[Finding]:
+    """Find position deletes that are in another partition than their data file.
+
+    Args:
+        delete: the delete file or vector.
+        data: a data file whose rows it deletes.
+    """
+    if _partition(delete) != _partition(data):
+        yield Finding(
+            "delete-partition",
+            delete.file_path,
+            f"It deletes rows of {data.file_path}, which is in another partition or has another "
+            "partition spec.",
+        )
 
 
 def _equality_deletes(

@@ -13,33 +13,47 @@ from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry
 from pyroaring import BitMap64
 
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
-from dbt.adapters.iceberg_stream.maintenance.check.live_files import DATA, POSITIONS, is_vector
+from dbt.adapters.iceberg_stream.maintenance.check.live_files import (
+    DATA,
+    POSITIONS,
+    can_be_read,
+    is_vector,
+    only_file,
+    other_partition,
+)
 from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
 from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import read_deletion_vector
 
 PATH, POS = "file_path", "pos"
 
 
-def check_positions(io: FileIO, ref: str, entries: list[ManifestEntry]) -> Iterator[Finding]:
+def check_positions(
+    io: FileIO, version: int, ref: str, entries: list[ManifestEntry], deleted: dict[str, BitMap64]
+) -> Iterator[Finding]:
     """Read and check the position deletes and deletion vectors of a branch or tag.
 
     Args:
         io: the table's FileIO.
+        version: the table's format version.
         ref: the branch or tag.
         entries: its live entries.
+        deleted: is filled with the positions of deleted rows by data file, in format version 3.
     """
     data = {e.data_file.file_path: e for e in entries if e.data_file.content == DATA}
     vectors: dict[str, BitMap64] = {}
     for entry in entries:
-        if is_vector(entry.data_file):
+        if is_vector(entry.data_file) and can_be_read(entry.data_file):
             yield from _vector(io, entry.data_file, data, vectors)
     hidden: dict[str, BitMap64] = defaultdict(BitMap64)
     for entry in entries:
         file = entry.data_file
         if file.content == POSITIONS and file.file_format == FileFormat.PARQUET:
-            yield from _parquet(io, ref, entry, data, vectors, hidden)
+            yield from _parquet(io, ref, entry, data, hidden if version > 2 else None)
+    deleted |= vectors
     for path, positions in hidden.items():
-        if ignored := len(positions - vectors[path]):
+        if path not in vectors:
+            deleted[path] = positions
+        elif ignored := len(positions - vectors[path]):
             yield Finding(
                 "hidden-deletes",
                 path,
@@ -84,8 +98,7 @@ def _parquet(
     ref: str,
     entry: ManifestEntry,
     data: dict[str, ManifestEntry],
-    vectors: dict[str, BitMap64],
-    hidden: dict[str, BitMap64],
+    hidden: dict[str, BitMap64] | None,
 ) -> Iterator[Finding]:
     where = entry.data_file.file_path
     try:
@@ -109,6 +122,8 @@ def _parquet(
             continue
         if highest >= target.data_file.record_count or group[f"{POS}_min"] < 0:
             yield _past_end(where, path, highest, target)
-        if path in vectors and (entry.sequence_number or 0) >= (target.sequence_number or 0):
+        if only_file(entry.data_file) is None:
+            yield from other_partition(entry.data_file, target.data_file)
+        if hidden is not None and (entry.sequence_number or 0) >= (target.sequence_number or 0):
             own = rows.filter(pc.equal(rows[PATH], path))[POS]
             hidden[path] |= BitMap64(own.to_pylist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,11 @@ from pyiceberg.types import IcebergType, NestedField, UnknownType
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
+
+# Higher ids are those of metadata columns.
+HIGHEST_ID = 2**31 - 1 - 200
+# What PyIceberg raises for types and defaults that it does not know, beside its own errors.
+REFUSALS = (ValueError, TypeError, AttributeError, NotImplementedError)
 
 
 class TableSchemas:
@@ -31,12 +37,36 @@ class TableSchemas:
             for spec in metadata.get("partition-specs") or []
         }
         self._schemas = {s.schema_id: s for s in self._parsed(metadata.get("schemas") or [])}
+        self._current_id: int = metadata.get("current-schema-id", 0)
+
+    def of(self, ref: str) -> TableSchemas:
+        """Return the schemas as a branch or tag is read: a tag has the schema of its snapshot.
+
+        Args:
+            ref: the branch or tag.
+        """
+        reference = (self._metadata.get("refs") or {}).get(ref, {})
+        snapshot: Mapping[str, Any] = next(
+            (
+                s
+                for s in self._metadata.get("snapshots") or []
+                if s["snapshot-id"] == reference.get("snapshot-id")
+            ),
+            {},
+        )
+        schema_id: int | None = snapshot.get("schema-id")
+        if str(reference.get("type")).lower() != "tag" or schema_id is None:
+            return self
+        view = copy.copy(self)
+        view._current_id = schema_id
+        view.__dict__.pop("fields", None)
+        return view
 
     def _parsed(self, schemas: list[dict[str, Any]]) -> Iterator[Schema]:
         for schema in schemas:
             try:
                 yield Schema.model_validate(schema)
-            except (ValidationError, ValueError) as error:
+            except (ValidationError, *REFUSALS) as error:
                 reason = str(error).splitlines()[0]
                 self.problems.append(
                     Finding(
@@ -48,9 +78,27 @@ class TableSchemas:
                 )
 
     @property
+    def is_complete(self) -> bool:
+        """Whether no schema of the table was removed: their ids have no gaps."""
+        ids = sorted(s.get("schema-id") or 0 for s in self._metadata.get("schemas") or [])
+        return ids == list(range(len(ids)))
+
+    @property
     def current(self) -> Schema | None:
         """The table's current schema; None if it has unsupported types."""
-        return self._schemas.get(self._metadata.get("current-schema-id", 0))
+        return self._schemas.get(self._current_id)
+
+    @property
+    def current_json(self) -> Mapping[str, Any] | None:
+        """The current schema as JSON."""
+        return next(
+            (
+                schema
+                for schema in self._metadata.get("schemas") or []
+                if (schema.get("schema-id") or 0) == self._current_id
+            ),
+            None,
+        )
 
     @cached_property
     def fields(self) -> Mapping[int, NestedField]:
@@ -60,7 +108,7 @@ class TableSchemas:
         for schema in (*ordered, self.current):
             if schema is not None:
                 merged |= index_by_id(schema)
-        return merged
+        return {number: field for number, field in merged.items() if number <= HIGHEST_ID}
 
     def partition_types(self, spec_id: int) -> list[IcebergType]:
         """Return the result types of a partition spec; `unknown` for unsupported columns.

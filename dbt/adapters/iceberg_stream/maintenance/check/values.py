@@ -32,6 +32,7 @@ from pyiceberg.types import (
 )
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+UUID_LENGTH = 16
 BYTES = (StringType, BinaryType, FixedType, UUIDType)
 MICROS_A_DAY = 86_400_000_000
 TIMES = (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
@@ -121,15 +122,19 @@ def fits(arrow_type: pa.DataType, kind: IcebergType) -> bool:
     if isinstance(kind, BooleanType):
         return tests.is_boolean(arrow_type)
     if isinstance(kind, IntegerType):
-        return tests.is_integer(arrow_type) and arrow_type.bit_width <= 32
+        return _is_signed(arrow_type, 32)
     if isinstance(kind, LongType):
-        return tests.is_integer(arrow_type)
+        return _is_signed(arrow_type, 64)
     if isinstance(kind, FloatType):
         return tests.is_float32(arrow_type)
     if isinstance(kind, DoubleType):
         return tests.is_float32(arrow_type) or tests.is_float64(arrow_type)
     if isinstance(kind, DecimalType):
-        return tests.is_decimal(arrow_type) and arrow_type.scale == kind.scale
+        return (
+            tests.is_decimal(arrow_type)
+            and arrow_type.scale == kind.scale
+            and arrow_type.precision <= kind.precision
+        )
     if isinstance(kind, DateType):
         return tests.is_date(arrow_type)
     if isinstance(kind, TimeType):
@@ -141,5 +146,13 @@ def fits(arrow_type: pa.DataType, kind: IcebergType) -> bool:
             test(arrow_type) for test in (tests.is_string, tests.is_large_string, tests.is_binary)
         ) or tests.is_large_binary(arrow_type)
     if isinstance(kind, (UUIDType, FixedType)):
-        return tests.is_fixed_size_binary(arrow_type)
+        length = len(kind) if isinstance(kind, FixedType) else UUID_LENGTH
+        return tests.is_fixed_size_binary(arrow_type) and arrow_type.byte_width == length
     return True
+
+
+def _is_signed(arrow_type: pa.DataType, bits: int) -> bool:
+    """Return whether readers of signed numbers read a type right: small unsigned ones are, too."""
+    if pa.types.is_unsigned_integer(arrow_type):
+        return bool(arrow_type.bit_width < 32)
+    return pa.types.is_integer(arrow_type) and bool(arrow_type.bit_width <= bits)
