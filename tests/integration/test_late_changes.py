@@ -191,14 +191,13 @@ class LateChanges(RuleBasedStateMachine):
 
     @rule(new=st.lists(ORDERED_KEYS, max_size=3), has_bounds=st.booleans())
     def append(self, new: list[tuple[int | None, int, int]], has_bounds: bool) -> None:
-        """Of another writer, who knows neither unique keys nor deleted ones."""
+        """Of another writer, who adds keys that have no row, and may not know that they had one."""
         rows: list[Row] = []
         for key, at, n in new:
             # Of two columns, the second one decides between rows and changes of the same time.
             n = n if len(self.sequence_by) > 1 else 0
-            # After the rows of the same key: whether they are one row is not the stream's to tell.
-            others = [row[2:] for row in self.truth.rows + rows if row[0] == key]
-            rows.append((key, "other", *max([(at, n), *others])))
+            if key not in {row[0] for row in self.truth.rows + rows}:
+                rows.append((key, "other", at, n))
         if rows:
             files = write(self.lake, NAME[1], *arrow(rows).to_batches())
             if not has_bounds:
