@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -34,9 +35,12 @@ from tests.integration.builds.staged_builds import (
     Interruption,
     assert_clean,
     before_call,
+    drop_all,
     publish_all,
+    staged,
     staged_build,
     state,
+    write,
 )
 
 
@@ -124,6 +128,38 @@ def test_a_recorded_build_is_interrupted(lake: IcebergCatalog, end: str) -> None
             discard(lake, get_build(lake, BUILD))
         drop_two_schemas(lake)
         if backend.calls <= call:
+            break
+    assert call > 5
+
+
+@pytest.mark.parametrize("lake", ["sqlite"], indirect=True)
+def test_a_killed_publish_and_a_killed_discard(lake: IcebergCatalog) -> None:
+    """What a table would have replaced is there again, whenever they end."""
+
+    def killed(action: Callable[[IcebergCatalog], Any], call: int, after: bool) -> bool:
+        with suppress(Interrupted):
+            action(IcebergCatalog("lake", Interruption(lake._backend, call, after)))
+            return False
+        return True
+
+    def lost_view(call: int) -> bool:
+        """Stage a table for a view, and kill `publish`: whether it has dropped the view."""
+        drop_all(lake)
+        lake.put_view(("s", "v"), VIEW)
+        stage_table(lake, ("s", "v"), BUILD, {})
+        write(lake, staged("v"), [1], Mode.REPLACE)
+        killed(lambda other: publish(other, BUILD, [(("s", "v"), "table")]), call, True)
+        return lake.metadata(("s", "v")) is None
+
+    dropped = next(call for call in range(100) if lost_view(call))
+    for call in range(100):
+        for after in (False, True):
+            assert lost_view(dropped)
+            is_killed = killed(lambda other: discard(other, get_build(other, BUILD)), call, after)
+            for build in list_builds(lake):
+                discard(lake, build)
+            assert "versions" in (lake.metadata(("s", "v")) or {})
+        if not is_killed:
             break
     assert call > 5
 

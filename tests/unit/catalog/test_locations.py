@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.locations import (
     comparable,
     comparable_folder,
@@ -18,6 +19,7 @@ from dbt.adapters.iceberg_stream.catalog.locations import (
     spark_path,
     split_location,
 )
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend, spark_settings
 from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO, write_new
 from dbt.adapters.iceberg_stream.tables.drop import drop_table
@@ -111,6 +113,34 @@ def test_a_view_that_is_dropped_leaves_no_folder(tmp_path: Path) -> None:
     written.with_name(f".{written.name}.crc").write_text("as Spark writes")
     lake.unregister(("s", "v"))
     assert not folder.exists()
+    lake.close()
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_view_that_is_dropped_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read: bool
+) -> None:
+    """Between the looks at its location and at its file, or later."""
+    lake = open_catalog(tmp_path / "warehouse")
+    read = lake._backend._read  # type: ignore[attr-defined]
+
+    def drop_first(location: str) -> Metadata:
+        monkeypatch.undo()
+        found = read(location) if is_read else None
+        lake.unregister(("s", "v"))
+        return found or read(location)
+
+    for change in (lake.put_view, lake.set_view_properties):
+        lake.put_view(("s", "v"), VIEW)
+        monkeypatch.setattr(lake._backend, "_read", drop_first)
+        if change == lake.put_view:
+            change(("s", "v"), VIEW)
+            lake.unregister(("s", "v"))
+        else:
+            with pytest.raises(CommitConflict):
+                change(("s", "v"), {"comment": "new"})
+        folder = tmp_path / "warehouse" / "s" / "v"
+        assert [path for path in folder.rglob("*") if path.is_file()] == []
     lake.close()
 
 

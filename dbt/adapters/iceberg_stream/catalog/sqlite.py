@@ -437,15 +437,14 @@ class SqliteBackend:
         storage = CatalogFileIO(self._storage)
         folder = table_folder(file_uri(self._path.parent), namespace, name)
         while True:
-            old = self._location(namespace, name)
-            current = self._read(old) if old else None
+            old, current = self._current(namespace, name) or ("", None)
             if current is not None and "versions" not in current:
                 raise CommitConflict(f"another writer has created the table {namespace}.{name}")
             metadata = new_view(version, current, folder)
             location = view_location(metadata)
             write_new(storage, location, orjson.dumps(metadata))
             put = SWAP if old else CREATE_VIEW
-            if self._rows(put, namespace=namespace, name=name, new=location, old=old or ""):
+            if self._rows(put, namespace=namespace, name=name, new=location, old=old):
                 return
             # Another writer has created, replaced or dropped it meanwhile.
             storage.delete(location)
@@ -455,17 +454,18 @@ class SqliteBackend:
         from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO, write_new
         from dbt.adapters.iceberg_stream.catalog.views import view_location
 
-        old = self._location(namespace, name)
-        metadata = self._read(old) if old else None
-        if old is None or metadata is None or "versions" not in metadata:
+        storage = CatalogFileIO(self._storage)
+        old, metadata = self._current(namespace, name) or ("", None)
+        if metadata is None or "versions" not in metadata:
             raise CommitConflict(
                 f"{namespace}.{name} is not a view any more: another writer dropped or replaced it"
             )
         all_properties = {**(metadata.get("properties") or {}), **properties}
         location = view_location(metadata)
         text = orjson.dumps({**metadata, "properties": all_properties})
-        write_new(CatalogFileIO(self._storage), location, text)
+        write_new(storage, location, text)
         if not self._rows(SWAP, namespace=namespace, name=name, new=location, old=old):
+            storage.delete(location)
             raise CommitConflict(
                 f"another writer changed the view {namespace}.{name} at the same time, so its "
                 "properties were not set"
