@@ -232,6 +232,46 @@ def unsorted_deletes(lake: IcebergCatalog) -> None:
             rewrite_parquet(entry.data_file.file_path, lambda rows: rows.take([1, 0]))
 
 
+def deleted_positions(values: pa.Array) -> Damage:
+    """Store other positions in delete files."""
+
+    def change(lake: IcebergCatalog) -> None:
+        for entry in data_files(lake, DELETES):
+            if entry.data_file.content == DataFileContent.POSITION_DELETES:
+                place = entry.data_file.file_path
+                rewrite_parquet(
+                    place,
+                    lambda rows: rows.set_column(
+                        1,
+                        rows.schema.field(1).with_type(values.type).with_nullable(True),
+                        values[: rows.num_rows],
+                    ),
+                )
+
+    return change
+
+
+def sorted_files(fields: list[dict[str, Any]]) -> Damage:
+    """Data files say that they are in a sort order."""
+
+    def number(entries: list[ManifestEntry]) -> None:
+        for entry in entries:
+            entry.data_file[FIELD["sort_order_id"]] = 4
+
+    def change(lake: IcebergCatalog) -> None:
+        edit_metadata(lake, lambda m: m["sort-orders"].append({"order-id": 4, "fields": fields}))
+        edit_entries(lake, DATA, number)
+
+    return change
+
+
+def first_row_id(number: int) -> Damage:
+    def change(entries: list[ManifestEntry]) -> None:
+        entries[0].data_file[FIELD["first_row_id"]] = number
+
+    return lambda lake: edit_entries(lake, DATA, change)
+
+
 def deletes_of_no_file(lake: IcebergCatalog) -> None:
     positions(lambda e: e.data_file.__setitem__(FIELD["referenced_data_file"], "file:///gone"))(
         lake
@@ -277,6 +317,7 @@ METADATA: list[tuple[str, int, Damage]] = [
     ("default-value", 3, another_column("unknown", initial_default="x")),
     ("default-value", 3, another_column(STRUCT, initial_default={"5": 1})),
     ("name-mapping", 2, mapping("[{")),
+    ("name-mapping", 2, mapping('[{"names": ["id"], "fields": ' * 9000 + "[]" + "}]" * 9000)),
     ("name-mapping", 2, mapping('{"field-id": 1}')),
     ("name-mapping", 2, mapping('[{"field-id": 1}]')),
     ("name-mapping", 2, mapping('[{"field-id": "1", "names": ["id"]}]')),
@@ -320,7 +361,18 @@ FILES: list[tuple[str, int, Damage]] = [
     ("not-checked", 2, data_file_in_orc),
     ("row-id-twice", 3, stored_row_ids(0)),
     ("row-ids", 3, stored_row_ids(1000)),
+    ("row-ids", 3, first_row_id(-5)),
+    ("unreadable-file", 2, deleted_positions(pa.nulls(9, pa.int64()))),
+    ("unreadable-file", 2, deleted_positions(pa.array(["0"] * 9))),
+    ("position-past-end", 2, deleted_positions(pa.array([-1] * 9))),
 ]
+# What is right, or only unusual.
+VALID: list[tuple[int, Damage]] = [
+    (2, sorted_files([])),
+    (3, sorted_files([{"source-ids": [1], "transform": "identity", "direction": "asc", "null-order": "nulls-first"}])),
+    (3, another_column("date", write_default="+12000-01-01")),
+    (3, another_column("timestamp", write_default="-0044-03-15T00:00:00")),
+]  # fmt: skip
 
 
 def names(damage: list[tuple[str, int, Damage]]) -> list[str]:
@@ -347,6 +399,13 @@ def test_violation_in_files(lake: IcebergCatalog, code: str, version: int, damag
     fill(lake, version)
     damage(lake)
     assert code in {finding.code for finding in findings(lake)}
+
+
+@pytest.mark.parametrize(("version", "change"), VALID)
+def test_what_is_valid(lake: IcebergCatalog, version: int, change: Damage) -> None:
+    fill(lake, version)
+    change(lake)
+    assert [f for f in findings(lake) if f.severity != "note"] == []
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -264,10 +264,12 @@ def _order(
             "sort-order", file.file_path, f"Its sort order {file.sort_order_id} does not exist."
         )
         return
-    sources = [sort_field["source-id"] for sort_field in order["fields"]]
+    sources = [sort_field.get("source-id") for sort_field in order["fields"]]
     untransformed = all(f["transform"] == "identity" for f in order["fields"])
-    if not untransformed or any(
-        source not in paths or len(paths[source]) > 1 for source in sources
+    if (
+        not sources
+        or not untransformed
+        or any(source not in paths or len(paths[source]) > 1 for source in sources)
     ):
         return
     rows = parquet.read([paths[source][0] for source in sources])
@@ -276,7 +278,7 @@ def _order(
         values = rows[paths[sort_field["source-id"]][0]].combine_chunks()
         if holds_nan(values):
             return
-        direction = "ascending" if sort_field["direction"] == "asc" else "descending"
+        direction = "ascending" if sort_field["direction"].lower() == "asc" else "descending"
         rank = pc.rank(values, direction, tiebreaker="dense").to_numpy().astype(np.int64)
         if sort_field["null-order"] == "nulls-first":
             rank[values.is_null().to_numpy(zero_copy_only=False)] = 0

@@ -10,6 +10,8 @@ from typing import Any
 from uuid import UUID
 
 NO_DEFAULT = re.compile(r"(unknown|variant|geometry|geography)", re.IGNORECASE)
+# Before year 1 or after 9999, which Python does not know.
+OTHER_YEARS = re.compile(r"[+-]\d{4,9}-\d\d-\d\d")
 HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 
@@ -65,7 +67,8 @@ def _is_number(_: str, value: Any) -> bool:
 def _parses(parse: Callable[[str], Any]) -> Callable[[str, Any], bool]:
     def test(_: str, value: Any) -> bool:
         try:
-            parse(value)
+            if not (isinstance(value, str) and OTHER_YEARS.match(value)):
+                parse(value)
         except (ValueError, TypeError, InvalidOperation):
             return False
         return isinstance(value, str)

@@ -198,7 +198,7 @@ def _equality_deletes(
         file = entry.data_file
         if file.content != EQUALITY:
             continue
-        missing = [i for i in file.equality_ids or [] if i not in schemas.fields]
+        missing = [i for i in file.equality_ids or [] if i not in schemas.ids]
         if missing or not file.equality_ids:
             yield Finding(
                 "equality-column",

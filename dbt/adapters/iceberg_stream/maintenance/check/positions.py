@@ -109,6 +109,9 @@ def _parquet(
     except (OSError, pa.ArrowException) as error:
         yield Finding("unreadable-file", where, f"It cannot be read as position deletes: {error}")
         return
+    if not pa.types.is_integer(rows[POS].type) or rows[POS].null_count or rows[PATH].null_count:
+        yield Finding("unreadable-file", where, "Its positions are no numbers, or are missing.")
+        return
     if rows.sort_by([(PATH, "ascending"), (POS, "ascending")]) != rows:
         yield Finding("unsorted-deletes", where, "Its rows are not sorted by file and position.")
     for group in rows.group_by(PATH).aggregate([(POS, "max"), (POS, "min")]).to_pylist():
@@ -125,5 +128,6 @@ def _parquet(
         if only_file(entry.data_file) is None:
             yield from other_partition(entry.data_file, target.data_file)
         if hidden is not None and (entry.sequence_number or 0) >= (target.sequence_number or 0):
-            own = rows.filter(pc.equal(rows[PATH], path))[POS]
+            is_own = pc.and_(pc.equal(rows[PATH], path), pc.greater_equal(rows[POS], 0))
+            own = rows.filter(is_own)[POS]
             hidden[path] |= BitMap64(own.to_pylist())

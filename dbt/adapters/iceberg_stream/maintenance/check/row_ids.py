@@ -49,9 +49,11 @@ def check_row_ids(
             continue
         own: BitMap64 = BitMap64()
         twice = 0
+        lowest = 0
         for ids in _live_ids(io, file, deleted.get(file.file_path, BitMap64())):
-            batch = BitMap64(ids)
-            twice += len(ids) - len(batch) + len(batch & own)
+            lowest = min(lowest, ids.min(initial=0))
+            batch = BitMap64(ids[ids >= 0])
+            twice += int((ids >= 0).sum()) - len(batch) + len(batch & own)
             own |= batch
         twice += len(own & used)
         used |= own
@@ -61,6 +63,8 @@ def check_row_ids(
                 file.file_path,
                 f"{twice} of its rows have row ids that other rows in {ref} have.",
             )
+        if lowest < 0:
+            yield Finding("row-ids", file.file_path, f"It has the row id {lowest}, below zero.")
         if own and own.max() >= limit:
             yield Finding(
                 "row-ids",
@@ -74,7 +78,11 @@ def _live_ids(io: FileIO, file: DataFile, deleted: BitMap64) -> Iterator[np.ndar
     first = file[FILE_FIRST_ROW_ID]
     try:
         with io.new_input(file.file_path).open() as stream, pq.ParquetFile(stream) as parquet:
-            stored = [f.name for f in parquet.schema_arrow if field_id(f) == ROW_ID]
+            stored = [
+                f.name
+                for f in parquet.schema_arrow
+                if field_id(f) == ROW_ID and pa.types.is_int64(f.type)
+            ]
             if not stored and first is None:
                 return
             position = 0

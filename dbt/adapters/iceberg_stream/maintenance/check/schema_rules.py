@@ -147,11 +147,12 @@ def _name_mapping(metadata: Metadata) -> Iterator[Finding]:
     if text is None:
         return
     try:
-        mapping = json.loads(text)
+        problems = list(_mapping_problems(json.loads(text), ""))
     except ValueError as error:
-        yield Finding("name-mapping", NAME_MAPPING, f"It is not JSON ({error}).")
-        return
-    for problem in _mapping_problems(mapping, ""):
+        problems = [f"It is not JSON ({error})."]
+    except RecursionError:
+        problems = ["Its fields are nested too deeply."]
+    for problem in problems:
         yield Finding("name-mapping", NAME_MAPPING, problem)
 
 

@@ -14,6 +14,7 @@ from pyiceberg.types import IcebergType, NestedField, UnknownType
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
+from dbt.adapters.iceberg_stream.maintenance.check.metadata import all_fields
 
 # Higher ids are those of metadata columns.
 HIGHEST_ID = 2**31 - 1 - 200
@@ -27,6 +28,7 @@ class TableSchemas:
     Attributes:
         problems: findings about schemas that cannot be parsed.
         specs: partition specs by id.
+        ids: of all fields, those of unsupported schemas included.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -38,6 +40,7 @@ class TableSchemas:
         }
         self._schemas = {s.schema_id: s for s in self._parsed(metadata.get("schemas") or [])}
         self._current_id: int = metadata.get("current-schema-id", 0)
+        self.ids = {f["id"] for s in metadata.get("schemas") or [] for f in all_fields(s)}
 
     def of(self, ref: str) -> TableSchemas:
         """Return the schemas as a branch or tag is read: a tag has the schema of its snapshot.
