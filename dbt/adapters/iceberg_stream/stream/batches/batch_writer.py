@@ -319,11 +319,11 @@ class BatchWriter:
         """Return a view of the keys that were deleted, with their order; empty for none."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        paths = self.sink.deleted_keys(bool(self.query.period))
-        if not paths:
-            return {}
         # Files from before a column was widened have its narrower type.
         schema = self._deleted_schema(plan)
+        paths = self.sink.deleted_keys(schema, bool(self.query.period))
+        if not paths:
+            return {}
         reader = session.spark.read
         # Spark has no type for UUIDs.
         if not any(isinstance(field.type, pa.BaseExtensionType) for field in schema):

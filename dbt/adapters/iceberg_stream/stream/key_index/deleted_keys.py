@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
@@ -20,9 +20,11 @@ import pyarrow.parquet as pq
 from pyiceberg.table.update import SetPropertiesUpdate
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_keys
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import FIELD_ID
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 logger = Logger()
@@ -88,20 +90,48 @@ def deleted_keys_files(metadata: Metadata, sink_id: str) -> tuple[DeletedKeysFil
     return _decode(content) if content is not None else ()
 
 
-def deleted_keys_of_others(metadata: Metadata, sink_id: str) -> tuple[DeletedKeysFile, ...]:
-    """Return the files of deleted keys of all other streams that write to a table.
+def deleted_keys_of_others(
+    base: LoadedTable, sink_id: str, schema: pa.Schema
+) -> dict[str, tuple[DeletedKeysFile, ...]]:
+    """Return the files of deleted keys of other streams that have the same keys and order.
 
     Args:
-        metadata: of the table.
+        base: the table.
         sink_id: of the stream.
+        schema: of its keys and the columns of their order.
+
+    Returns:
+        The files of each of these streams.
+
+    Raises:
+        OSError: the storage refuses a file.
     """
-    properties = metadata.get("properties") or {}
-    return tuple(
-        file
-        for name, content in properties.items()
-        if name.startswith(PROPERTY) and name != f"{PROPERTY}{sink_id}"
-        for file in _decode(content)
-    )
+    target = WriteTarget.of(base.metadata, base.io)
+    ids = _field_ids(schema)
+    found: dict[str, tuple[DeletedKeysFile, ...]] = {}
+    for name, content in (base.metadata.get("properties") or {}).items():
+        sink = name.removeprefix(PROPERTY)
+        if not name.startswith(PROPERTY) or sink == sink_id:
+            continue
+        # All files of a stream have the same columns.
+        files = _decode(content)
+        if files and _columns_of(target, files[-1].location) in (ids, None):
+            found[sink] = files
+    return found
+
+
+def _columns_of(target: WriteTarget, location: str) -> frozenset[int] | None:
+    """Return the ids of a file's columns; None if there is no such file."""
+    try:
+        with target.filesystem().open_input_file(target.path_of(location)) as opened:
+            return _field_ids(pq.read_schema(opened)) - _field_ids([DELETED_AT])
+    except FileNotFoundError:
+        return None
+
+
+def _field_ids(fields: Iterable[pa.Field]) -> frozenset[int]:
+    ids = [(field.metadata or {}).get(FIELD_ID) for field in fields]
+    return frozenset(int(number) for number in ids if number is not None)
 
 
 def deleted_keys_locations(metadata: Metadata) -> list[str]:

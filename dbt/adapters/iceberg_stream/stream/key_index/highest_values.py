@@ -27,7 +27,7 @@ def highest_value(target: WriteTarget, column: pa.Field, file: DataFile) -> pa.S
         file: the data file. Without usable metrics its column is read.
 
     Returns:
-        The value; null if the column has none.
+        The value; null if the column has none. NaN is none.
 
     Raises:
         UnsupportedFile: the file cannot be read with this column.
@@ -38,8 +38,13 @@ def highest_value(target: WriteTarget, column: pa.Field, file: DataFile) -> pa.S
     if bound is not None:
         return bound
     highest = pa.scalar(None, column.type)
+    if (file.null_value_counts or {}).get(number) == file.record_count:
+        return highest
     for _, rows in read_keys(target, pa.schema([column]), file.file_path):
-        highest = higher(highest, pc.max(rows[column.name]))
+        values = rows[column.name]
+        if pa.types.is_floating(column.type):
+            values = values.filter(pc.invert(pc.fill_null(pc.is_nan(values), True)))
+        highest = higher(highest, pc.max(values))
     return highest
 
 

@@ -13,11 +13,12 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
 from dbt.adapters.iceberg_stream.stream.key_index.highest_values import higher, highest_value
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sink.progress import watermark_of_others
+from dbt.adapters.iceberg_stream.stream.sink.progress import sinks, watermark_of_others
 from dbt.adapters.iceberg_stream.stream.sink.watermark import from_json
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import UnsupportedFile
+from dbt.adapters.iceberg_stream.tables.files.projection import constant
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 
@@ -57,6 +58,8 @@ class NewestRows:
         if snapshot_id == self._snapshot_id:
             return
         target = WriteTarget.of(base.metadata, base.io)
+        default = target.schema.find_field(self.column.name).initial_default
+        self.highest = higher(self.highest, constant(default, self.column.type, 1)[0])
         for entry in live_entries(base.io, base.metadata, ManifestContent.DATA):
             file = entry.data_file
             if file.file_path in self._paths:
@@ -67,8 +70,9 @@ class NewestRows:
             except UnsupportedFile:
                 self.is_known = False
             self._paths.add(file.file_path)
-        others = watermark_of_others(base.metadata, self.sink_id, self.column.type)
-        self.highest = higher(self.highest, others)
+        others = {progress.sink_id for progress in sinks(base.metadata)} - {self.sink_id}
+        watermark = watermark_of_others(base.metadata, self.column.type, others)
+        self.highest = higher(self.highest, watermark)
         self._snapshot_id = snapshot_id
 
     def require_older(self, base: LoadedTable, batches: Sequence[WrittenBatch]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -319,21 +319,23 @@ def sinks(metadata: Metadata) -> list[Progress]:
     return [progress for progress in all_progress if progress is not None]
 
 
-def watermark_of_others(metadata: Metadata, sink_id: str, kind: pa.DataType) -> pa.Scalar:
-    """Return the highest watermark of the other streams that write to a table.
+def watermark_of_others(
+    metadata: Metadata, kind: pa.DataType, sink_ids: Collection[str]
+) -> pa.Scalar:
+    """Return the highest watermark of other streams that write to a table.
 
     Args:
         metadata: of the table.
-        sink_id: of the stream.
         kind: type of the values; those of other types are left out.
+        sink_ids: of the streams.
 
     Returns:
         The watermark; null if there is none.
     """
     highest = pa.scalar(None, kind)
     for progress in sinks(metadata):
-        if progress.sink_id != sink_id:
-            with suppress(pa.ArrowException, TypeError):
+        if progress.sink_id in sink_ids:
+            with suppress(pa.ArrowException, TypeError, OverflowError):
                 highest = higher(highest, pa.scalar(from_json(progress.watermark), kind))
     return highest
 

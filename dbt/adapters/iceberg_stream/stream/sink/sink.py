@@ -543,15 +543,16 @@ class Sink:
         """Load the table's current metadata."""
         return self._load()
 
-    def deleted_keys(self, is_versioned: bool = False) -> list[str]:
+    def deleted_keys(self, schema: pa.Schema, is_versioned: bool = False) -> list[str]:
         """Return the locations of files with the keys that were deleted, and with their order.
 
         Args:
+            schema: of the stream's keys and the columns of their order.
             is_versioned: whether the table has all versions of its rows.
         """
         if self.replaces:
             return []
-        return deleted_keys(self._load(), self.progress.sink_id, is_versioned)
+        return deleted_keys(self._load(), self.progress.sink_id, is_versioned, schema)
 
     def discard(self, batches: Sequence[WrittenBatch]) -> None:
         """Remove the files of batches that will not be committed.

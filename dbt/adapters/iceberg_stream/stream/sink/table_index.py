@@ -158,23 +158,29 @@ def _follow_others(finder: LateChanges, base: LoadedTable, sink_id: str) -> list
     """Let changes be compared with the deletes of other streams, and return the new ones."""
     before = {file.location for file in finder.deleted_by_others}
     kind = finder.schema.field(finder.sequence_by[0]).type
-    finder.deleted_by_others = deleted_keys_of_others(base.metadata, sink_id)
-    finder.highest_of_others = watermark_of_others(base.metadata, sink_id, kind)
+    others = deleted_keys_of_others(base, sink_id, finder.schema)
+    finder.deleted_by_others = tuple(file for files in others.values() for file in files)
+    # Their rows have bounds; the watermark is needed for what they have deleted.
+    finder.highest_of_others = watermark_of_others(base.metadata, kind, others)
     return [file for file in finder.deleted_by_others if file.location not in before]
 
 
-def deleted_keys(base: LoadedTable, sink_id: str, is_versioned: bool) -> list[str]:
+def deleted_keys(
+    base: LoadedTable, sink_id: str, is_versioned: bool, schema: pa.Schema
+) -> list[str]:
     """Return the locations of files with the keys that were deleted, and with their order.
 
     Args:
         base: the table.
         sink_id: of the stream.
         is_versioned: whether the table has versions, of which equality deletes delete each.
+        schema: of the stream's keys and the columns of their order.
     """
     target = WriteTarget.of(base.metadata, base.io)
     own = [file.location for file in deleted_keys_files(base.metadata, sink_id)]
     if not is_versioned:
-        own += [file.location for file in deleted_keys_of_others(base.metadata, sink_id)]
+        others = deleted_keys_of_others(base, sink_id, schema)
+        own += [file.location for files in others.values() for file in files]
     infos = target.filesystem().get_file_info([target.path_of(location) for location in own])
     locations = [] if is_versioned else [*_equality_deletes(base)]
     for location, info in zip(own, infos, strict=True):
