@@ -118,7 +118,7 @@ class Replacement:
                     f"{'.'.join(name)} cannot be made again as it was before `publish`: "
                     f"{reason(error)}\n"
                     f"Run `iceberg-stream publish {self._build}` or `iceberg-stream discard "
-                    f"{self._build}`: either one does so."
+                    f"{self._build}`: either puts it back."
                 )
 
 
