@@ -102,6 +102,7 @@ WORKER_CODE = (
     "engines/arrow_offsets.py",
     "engines/python_functions.py",
     "tables/files/casting.py",
+    "tables/files/field_ids.py",
     "tables/files/parquet.py",
     "tables/files/uploads.py",
     "tables/merge/rows.py",

@@ -87,8 +87,10 @@ class TableStream:
             self.sink.claim(None if refresh else self.writer.schema, refresh)
             if refresh:
                 self.sink.replace_with(self.writer.schema)
-            self.writer.open_index(refresh)
             options = self.writer.options
+            if options.sequence_by and options.scd_type != 2:
+                self.sink.order_by(options.sequence_by)
+            self.writer.open_index(refresh)
             compares = options.keys and options.sequence_by and not self.writer.reads_target
             if compares and self.sink.index is None:
                 self.sink.compare_rows(options.sequence_by)

@@ -10,7 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.stream.key_index.highest_values import bound_value, higher
+from dbt.adapters.iceberg_stream.stream.key_index.highest_values import (
+    UpperBound,
+    bound_value,
+    higher,
+)
 
 WIDE_UNSCALED = (12345678901234567890123456789012345678).to_bytes(16, "big")
 WIDE = Decimal("12345678901234567890123456789012.345678")
@@ -31,17 +35,22 @@ WIDE = Decimal("12345678901234567890123456789012.345678")
         (pa.decimal128(38, 6), WIDE_UNSCALED, WIDE),
         (pa.decimal128(9, 2), b"\xff", Decimal("-0.01")),
         (pa.string(), b"2026-01-01", "2026-01-01"),
-        # Perhaps cut, and raised.
-        (pa.string(), b"2026-01-01T00:01", None),
         (pa.string(), b"\xff", None),
-        (pa.binary(), b"x", None),
+        (pa.binary(), b"x", b"x"),
         (pa.int64(), None, None),
     ],
 )
 def test_bounds(kind: pa.DataType, raw: bytes | None, expected: Any) -> None:
-    value = bound_value(kind, raw)
-    assert (value is None) == (expected is None)
-    assert value is None or (value.type, value.as_py()) == (kind, expected)
+    bound = bound_value(kind, raw)
+    assert (bound is None) == (expected is None)
+    assert bound is None or bound == UpperBound(pa.scalar(expected, kind))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_bounds_that_were_cut(kind: pa.DataType) -> None:
+    """They may be higher than all values."""
+    bound = bound_value(kind, b"2026-01-01T00:01")
+    assert bound is not None and not bound.is_highest
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,7 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import NestedField
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.maintenance.check.file_schema import (
-    check_file_schema,
-    field_id,
-    has_ids,
-)
+from dbt.adapters.iceberg_stream.maintenance.check.file_schema import check_file_schema, has_ids
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.schemas import TableSchemas
 from dbt.adapters.iceberg_stream.maintenance.check.values import (
@@ -30,6 +26,7 @@ from dbt.adapters.iceberg_stream.maintenance.check.values import (
     holds_nan,
     partition_value,
 )
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 
 BATCH_ROWS = 100_000
 UNSUPPORTED = (NotImplementedError, ValueError, TypeError, AttributeError, pa.ArrowException)

@@ -14,19 +14,9 @@ from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.schema_rules import NAME_MAPPING, children
 from dbt.adapters.iceberg_stream.maintenance.check.schemas import HIGHEST_ID, TableSchemas
 from dbt.adapters.iceberg_stream.maintenance.check.values import fits
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 
-FIELD_ID = b"PARQUET:field_id"
 TABLE = 0
-
-
-def field_id(field: pa.Field) -> int | None:
-    """Return the id of a file's column; None if it has none.
-
-    Args:
-        field: the column.
-    """
-    number = (field.metadata or {}).get(FIELD_ID)
-    return None if number is None else int(number)
 
 
 def has_ids(schema: pa.Schema) -> bool:

@@ -12,10 +12,10 @@ from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry
 from pyroaring import BitMap64
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.maintenance.check.file_schema import field_id
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.live_files import DATA
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 
 ROW_ID = 2147483540
 BATCH_ROWS = 100_000

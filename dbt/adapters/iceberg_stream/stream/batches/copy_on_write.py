@@ -23,7 +23,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import RewrittenFile, WrittenBatch
 from dbt.adapters.iceberg_stream.tables.commit.live_files import has_deletes, live_entries
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
-from dbt.adapters.iceberg_stream.tables.files import casting, parquet
+from dbt.adapters.iceberg_stream.tables.files import casting, field_ids, parquet
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.data_files import with_lineage
@@ -40,7 +40,7 @@ from dbt.adapters.iceberg_stream.tables.merge.row_removal import (
     run_task,
 )
 
-WORKER_CODE = (casting, parquet, rows, file_rewrite, row_removal)
+WORKER_CODE = (casting, field_ids, parquet, rows, file_rewrite, row_removal)
 WORKERS = max(1, min(4, os.cpu_count() or 1))
 # The positions are part of the request, and servers accept requests of up to 128 MiB.
 MOST_BYTES = 64 * 1024 * 1024

@@ -24,7 +24,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_keys
-from dbt.adapters.iceberg_stream.tables.files.arrow_types import FIELD_ID
+from dbt.adapters.iceberg_stream.tables.files.field_ids import FIELD_ID, field_id
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 logger = Logger()
@@ -32,7 +32,7 @@ logger = Logger()
 # Prefix of the table property that lists the files of a stream.
 PROPERTY = "iceberg-stream.deleted-keys."
 # The time of a delete, in milliseconds since the epoch. Its field id is above those of columns.
-DELETED_AT = pa.field("__deleted_at", pa.int64(), metadata={b"PARQUET:field_id": b"2147000000"})
+DELETED_AT = pa.field("__deleted_at", pa.int64(), metadata={FIELD_ID: b"2147000000"})
 # Rows of a file that is not merged any more.
 MOST_ROWS = 1_000_000
 # Rows of a row group. They are in the order of time: look-ups for late changes skip early groups.
@@ -130,8 +130,8 @@ def _columns_of(target: WriteTarget, location: str) -> frozenset[int] | None:
 
 
 def _field_ids(fields: Iterable[pa.Field]) -> frozenset[int]:
-    ids = [(field.metadata or {}).get(FIELD_ID) for field in fields]
-    return frozenset(int(number) for number in ids if number is not None)
+    ids = map(field_id, fields)
+    return frozenset(number for number in ids if number is not None)
 
 
 def deleted_keys_locations(metadata: Metadata) -> list[str]:

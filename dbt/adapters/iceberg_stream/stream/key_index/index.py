@@ -78,15 +78,13 @@ class IndexedFile:
         number: of the file in the index.
         snapshot_file: the data file and its delete files.
         deleted: positions of rows that the snapshot has deleted.
-        highest: a value of the first `sequence_by` column that no row exceeds; None if the stream
-            has written the file in this run, whose watermark has its values, or if changes come in
-            their order.
+        is_own: whether the stream has written the file in this run, whose watermark has its values.
     """
 
     number: int
     snapshot_file: SnapshotFile
     deleted: BitMap
-    highest: pa.Scalar | None = None
+    is_own: bool = False
 
 
 # Live rows that another writer has added of pending keys: their file, their places, and those of
@@ -222,6 +220,7 @@ class KeyIndex:
             self._is_replaced = True
             if self.late_changes is not None:
                 self.late_changes.clear()
+            self._highest_in_files = None
             self._set_files({})
 
     def may_be_late(self, changes: Sequence[ChangedKeys], watermark: Any) -> bool:
@@ -309,9 +308,11 @@ class KeyIndex:
             deleted = {item.location: item.positions for item in deletes}
             numbers = {path: n for batch in batches for path, n in batch.numbers.items()}
             for path, snapshot_file in files.items():
-                number = numbers[path] if path in numbers else self._files[path].number
+                is_new = path in numbers
+                number = numbers[path] if is_new else self._files[path].number
+                is_own = is_new or self._files[path].is_own
                 positions = deleted.get(path, BitMap())
-                self._files[path] = IndexedFile(number, snapshot_file, positions)
+                self._files[path] = IndexedFile(number, snapshot_file, positions, is_own)
             for path in deleted.keys() - files.keys():
                 # All its rows are deleted, and the commit has removed it.
                 self._files.pop(path, None)
@@ -446,14 +447,17 @@ class KeyIndex:
         for path, item in files.items():
             indexed = self._files.get(path)
             before = (indexed.number, indexed.deleted) if indexed else self._restored.get(path)
-            highest = self._highest_in(item) if indexed is None else indexed.highest
+            is_own = indexed is not None and indexed.is_own
             positions = deleted.get(path, indexed.deleted if indexed is not None else BitMap())
             if before is not None and before[1] <= positions:
-                kept[path] = IndexedFile(before[0], item, positions, highest)
+                kept[path] = IndexedFile(before[0], item, positions, is_own)
             else:
                 # Its entries may have been left out of a merge, if rows of it are live again.
-                kept[path] = IndexedFile(next(self._numbers), item, positions, highest)
+                kept[path] = IndexedFile(next(self._numbers), item, positions, is_own)
                 new.append(kept[path])
+        if late_changes is not None:
+            others = (item.snapshot_file.file for item in kept.values() if not item.is_own)
+            self._highest_in_files = late_changes.highest_in(others)
         previous, self._restored = self._files, {}
         self._set_files(kept)
         with ExitStack() as undo:
@@ -464,16 +468,12 @@ class KeyIndex:
         self.snapshot_id = current_snapshot_id(table.metadata)
         self._runs.merge_similar(self._live_entries)
 
-    def _highest_in(self, item: SnapshotFile) -> pa.Scalar | None:
-        return None if self.late_changes is None else self.late_changes.highest_in(item.file)
-
     def _has(self, item: SnapshotFile) -> bool:
         indexed = self._files.get(item.file.file_path)
         return indexed is not None and indexed.snapshot_file.delete_keys == item.delete_keys
 
     def _set_files(self, files: dict[str, IndexedFile]) -> None:
-        values = [item.highest for item in files.values() if item.highest is not None]
-        self._files, self._highest_in_files = files, reduce(higher, values) if values else None
+        self._files = files
         self._update_deleted()
 
     def _update_deleted(self) -> None:

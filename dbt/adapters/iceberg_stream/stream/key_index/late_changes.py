@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DeletedKeysFile,
     warn_of_missing,
 )
-from dbt.adapters.iceberg_stream.stream.key_index.highest_values import higher, highest_value
+from dbt.adapters.iceberg_stream.stream.key_index.highest_values import HighestValues, higher
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_keys, read_rows_at
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.keys.codes import Mask
@@ -73,22 +73,26 @@ class LateChanges:
     highest_of_others: pa.Scalar | None = None
     equality_deletes: tuple[str, ...] = ()
     missing: set[str] = field(default_factory=set)
+    _highest_values: HighestValues = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._highest_values = HighestValues(self._first)
 
     def clear(self) -> None:
         """Forget all deleted keys, because the next commit replaces the table's rows."""
         self.deleted_keys, self.deleted_by_others, self.equality_deletes = (), (), ()
         self.highest_of_others = None
 
-    def highest_in(self, file: DataFile) -> pa.Scalar:
-        """Return a value of the first `sequence_by` column that no row of a data file exceeds.
+    def highest_in(self, files: Iterable[DataFile]) -> pa.Scalar:
+        """Return the highest value of the first `sequence_by` column in data files; null if none.
 
         Args:
-            file: the data file.
+            files: the data files.
 
         Raises:
             UnsupportedFile, OSError: as for `mask`.
         """
-        return highest_value(self._target(), self._first, file)
+        return self._highest_values.of(self._target(), files)
 
     @property
     def _first(self) -> pa.Field:

@@ -30,6 +30,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import require_location
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.producer import remove_quietly
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 from dbt.adapters.iceberg_stream.tables.files.puffin_footer import MAGIC, footer, read_footer
 from dbt.adapters.iceberg_stream.tables.keys.runs import CODES, ROWS, Run, StoredRun
 
@@ -164,7 +165,7 @@ def _local_path(io: FileIO, location: str, folder: Path) -> Path:
 def _blob(name: str, offset: int, length: int, schema: pa.Schema, count: int) -> dict[str, Any]:
     return {
         "type": BLOB,
-        "fields": [int(field.metadata[b"PARQUET:field_id"]) for field in schema],
+        "fields": [field_id(field) for field in schema],
         "snapshot-id": -1,
         "sequence-number": -1,
         "offset": offset,
@@ -175,7 +176,7 @@ def _blob(name: str, offset: int, length: int, schema: pa.Schema, count: int) ->
 
 def _schema_id(schema: pa.Schema, prefix: int) -> str:
     """Identify key columns: an index of others, or of other types, is of no use."""
-    fields = [(int(f.metadata[b"PARQUET:field_id"]), str(f.type)) for f in schema]
+    fields = [(field_id(f), str(f.type)) for f in schema]
     return json.dumps([*fields, prefix] if prefix else fields)
 
 

@@ -43,6 +43,7 @@ from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
     DeletionVector,
     write_deletion_vectors,
 )
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile, read_footer
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_key
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
@@ -172,7 +173,8 @@ class Descriptors:
         return describe_in_place(schema, dict(self._target.properties), old, new)
 
     def _equality(self, file: WrittenFile, partition: Partition) -> DataFile:
-        ids = tuple(int(f.metadata[b"PARQUET:field_id"]) for f in _footer_schema(file))
+        numbers = map(field_id, _footer_schema(file))
+        ids = tuple(number for number in numbers if number is not None)
         key = self._key(partition) if self._by_partition else None
         spec = self._target.spec.spec_id if key is not None else self._global_spec_id
         return self._describer(ids, spec).describe(

@@ -11,7 +11,7 @@ from pyiceberg.manifest import ManifestContent
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
-from dbt.adapters.iceberg_stream.stream.key_index.highest_values import higher, highest_value
+from dbt.adapters.iceberg_stream.stream.key_index.highest_values import HighestValues, higher
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import sinks, watermark_of_others
 from dbt.adapters.iceberg_stream.stream.sink.watermark import from_json
@@ -40,13 +40,14 @@ class NewestRows:
     highest: pa.Scalar = field(init=False)
     is_known: bool = field(default=True, init=False)
     _snapshot_id: int | None = field(default=None, init=False)
-    _paths: set[str] = field(default_factory=set, init=False)
+    _in_files: HighestValues = field(init=False)
 
     def __post_init__(self) -> None:
         self.highest = pa.scalar(None, self.column.type)
+        self._in_files = HighestValues(self.column)
 
     def follow(self, base: LoadedTable) -> None:
-        """Look at the files that were added since the last call.
+        """Look at the table's files, if others have committed since the last call.
 
         Args:
             base: the table.
@@ -59,20 +60,16 @@ class NewestRows:
             return
         target = WriteTarget.of(base.metadata, base.io)
         default = target.schema.find_field(self.column.name).initial_default
-        self.highest = higher(self.highest, constant(default, self.column.type, 1)[0])
-        for entry in live_entries(base.io, base.metadata, ManifestContent.DATA):
-            file = entry.data_file
-            if file.file_path in self._paths:
-                continue
-            try:
-                value = highest_value(target, self.column, file)
-                self.highest = higher(self.highest, value)
-            except UnsupportedFile:
-                self.is_known = False
-            self._paths.add(file.file_path)
+        highest = constant(default, self.column.type, 1)[0]
+        entries = live_entries(base.io, base.metadata, ManifestContent.DATA)
+        try:
+            in_files = self._in_files.of(target, (entry.data_file for entry in entries))
+            highest, self.is_known = higher(highest, in_files), True
+        except UnsupportedFile:
+            self.is_known = False
         others = {progress.sink_id for progress in sinks(base.metadata)} - {self.sink_id}
-        watermark = watermark_of_others(base.metadata, self.column.type, others)
-        self.highest = higher(self.highest, watermark)
+        watermark = watermark_of_others(base.metadata, self.column, others)
+        self.highest = higher(highest, watermark)
         self._snapshot_id = snapshot_id
 
     def require_older(self, base: LoadedTable, batches: Sequence[WrittenBatch]) -> None:

@@ -32,6 +32,7 @@ from dbt.adapters.iceberg_stream.stream.sink.watermark import from_json
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, describe
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX, WRITE_ID
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 
 SINK_ID = f"{PREFIX}sink-id"
 SINK_VERSION = f"{PREFIX}sink-version"
@@ -54,6 +55,7 @@ class Progress:
             commit.
         write_id: of the commit; empty before the first one.
         watermark: the highest value of the first `sequence_by` column, as JSON; None without one.
+        ordered_by: field id of that column; None if it is not known.
         recorded: milliseconds since the epoch when the table's property was written; 0 if the
             progress is not from the property.
         sequence_number: of the commit's snapshot; None if it is not known.
@@ -67,6 +69,7 @@ class Progress:
     frontier: Frontier | None = None
     write_id: str = ""
     watermark: Any = None
+    ordered_by: int | None = field(default=None, compare=False)
     recorded: int = field(default=0, compare=False)
     sequence_number: int | None = field(default=None, compare=False)
     must_refresh: bool = field(default=False, compare=False)
@@ -98,6 +101,8 @@ class Progress:
             "watermark": self.watermark,
             "recorded": int(time.time() * 1000),
         }
+        if self.ordered_by is not None:
+            payload["ordered-by"] = self.ordered_by
         if self.sequence_number is not None:
             payload["sequence-number"] = self.sequence_number
         if self.must_refresh:
@@ -273,6 +278,7 @@ def read_property(metadata: Metadata, sink_id: str) -> Progress | None:
         payload["frontier"],
         payload["write-id"],
         payload["watermark"],
+        payload.get("ordered-by"),
         payload["recorded"],
         payload.get("sequence-number"),
         payload.get("must-refresh", False),
@@ -320,23 +326,24 @@ def sinks(metadata: Metadata) -> list[Progress]:
 
 
 def watermark_of_others(
-    metadata: Metadata, kind: pa.DataType, sink_ids: Collection[str]
+    metadata: Metadata, column: pa.Field, sink_ids: Collection[str]
 ) -> pa.Scalar:
     """Return the highest watermark of other streams that write to a table.
 
     Args:
         metadata: of the table.
-        kind: type of the values; those of other types are left out.
+        column: that orders changes, with its id. Streams that are ordered by another one are left
+            out; where the column is not known, those whose watermarks have another type.
         sink_ids: of the streams.
 
     Returns:
         The watermark; null if there is none.
     """
-    highest = pa.scalar(None, kind)
+    highest = pa.scalar(None, column.type)
     for progress in sinks(metadata):
-        if progress.sink_id in sink_ids:
+        if progress.sink_id in sink_ids and progress.ordered_by in (field_id(column), None):
             with suppress(pa.ArrowException, TypeError, OverflowError):
-                highest = higher(highest, pa.scalar(from_json(progress.watermark), kind))
+                highest = higher(highest, pa.scalar(from_json(progress.watermark), column.type))
     return highest
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFileContent
 from pyiceberg.table.update import TableUpdate
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -38,15 +37,15 @@ from dbt.adapters.iceberg_stream.stream.sink.claim import (
 from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
     Descriptors,
     partitioned_by,
-    specs_with_data,
 )
 from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain
 from dbt.adapters.iceberg_stream.stream.sink.maintenance import MaintenanceCommit, SinkMaintenance
 from dbt.adapters.iceberg_stream.stream.sink.newest_rows import NewestRows
-from dbt.adapters.iceberg_stream.stream.sink.progress import (
-    Progress,
-    require_current_run,
+from dbt.adapters.iceberg_stream.stream.sink.partition_specs import (
+    require_spec,
+    require_specs_of_rows,
 )
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, require_current_run
 from dbt.adapters.iceberg_stream.stream.sink.sink_commit import (
     SinkCommit,
     operation_of,
@@ -60,6 +59,7 @@ from dbt.adapters.iceberg_stream.stream.sink.table_index import (
     follow_index,
     late_changes,
     open_index,
+    order_column,
     rows_of,
     store_index,
     update_deleted_keys,
@@ -78,6 +78,7 @@ from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
 )
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import UnsupportedFile
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 CLAIMS = 10
@@ -272,14 +273,15 @@ class Sink:
         batches: Sequence[WrittenBatch],
         deleted_keys: DeletedKeysUpdate | None,
     ) -> Committer:
-        batch = batches[-1]
+        batch, name = batches[-1], ".".join(self.name)
 
         def check(metadata: Metadata) -> None:
             require_current_run(metadata, self.progress)
-            self._check_partitions(base, change, metadata)
+            require_spec(metadata, self.spec_id, name)
+            require_specs_of_rows(base, change, metadata, self.spec_id)
             if batch.read_from != NOTHING_READ and batch.read_from not in same_rows(metadata):
                 raise StreamConflict(
-                    f"Another writer committed to {'.'.join(self.name)} after the rows were read "
+                    f"Another writer committed to {name} after the rows were read "
                     "that the changes depend on."
                 )
             if self.newest_rows is not None and not self.replaces:
@@ -287,18 +289,17 @@ class Sink:
             deletes = batch.target_deletes
             if deletes is not None and deletes.snapshot_id != current_snapshot_id(metadata):
                 raise StreamConflict(
-                    f"Another writer committed to {'.'.join(self.name)} after the rows to delete "
-                    "were located."
+                    f"Another writer committed to {name} after the rows to delete were located."
                 )
             if metadata["format-version"] != base.metadata["format-version"]:
                 # The rows are deleted in another way then.
-                raise RowsMoved(".".join(self.name))
+                raise RowsMoved(name)
             index = None if self.replaces else self.index
             if index is not None and index.snapshot_id != current_snapshot_id(metadata):
-                raise RowsMoved(".".join(self.name))
+                raise RowsMoved(name)
             if self.updates and schemas_changed(self._replaced or base.metadata, metadata):
                 raise StreamError(
-                    f"The schema of {'.'.join(self.name)} was changed while it was replaced. "
+                    f"The schema of {name} was changed while it was replaced. "
                     "Nothing was written. Run the model again."
                 )
 
@@ -311,26 +312,6 @@ class Sink:
         return Committer(
             self.catalog, self.name, change, base, self.updates, check, progress_update
         )
-
-    def _check_partitions(self, base: LoadedTable, change: Change, metadata: Metadata) -> None:
-        self._require_spec(metadata)
-        if current_snapshot_id(metadata) == current_snapshot_id(base.metadata):
-            return
-        of_partitions = any(
-            file.content == DataFileContent.EQUALITY_DELETES and len(file.partition)
-            for file in change.new_files
-        )
-        if of_partitions and specs_with_data(base.io, metadata) - {self.spec_id}:
-            raise StreamConflict(
-                f"Another writer added rows of an older partition spec to {'.'.join(self.name)}."
-            )
-
-    def _require_spec(self, metadata: Metadata) -> None:
-        if metadata["default-spec-id"] != self.spec_id:
-            raise StreamError(
-                f"The partition spec of {'.'.join(self.name)} was changed while its stream ran. "
-                "Nothing of this batch was written. Start the stream again."
-            )
 
     def load_index(
         self, max_rows: int, refresh: bool, order: ChangeOrder | None = None, prefix: int = 0
@@ -370,10 +351,22 @@ class Sink:
             OSError: the storage refuses a file.
         """
         base = self._load(history=False)
-        column = file_schema(base, self.updates, sequence_by).field(0)
+        column = order_column(base, self.updates, sequence_by)
         self.newest_rows = NewestRows(column, self.progress.sink_id, len(sequence_by) == 1)
         if not self.replaces:
             self.newest_rows.follow(base)
+
+    def order_by(self, sequence_by: Sequence[str]) -> None:
+        """Record the column that the watermark is of, beside it.
+
+        Args:
+            sequence_by: columns that order the changes.
+
+        Raises:
+            StreamError: values of the first one cannot be compared.
+        """
+        column = order_column(self._load(history=False), self.updates, sequence_by)
+        self.progress = replace(self.progress, ordered_by=field_id(column))
 
     def store_index(self) -> None:
         """Store the key index beside the table, for the next run; not if others commit meanwhile.
@@ -511,7 +504,7 @@ class Sink:
         if self.spec_id is None:
             self.spec_id = base.metadata["default-spec-id"]
         # Rows have partition values of the spec that the stream was opened with.
-        self._require_spec(base.metadata)
+        require_spec(base.metadata, self.spec_id, name)
         self.progress = claimed_progress(base.metadata, self.progress, refresh, name)
         commit_claim(self.catalog, base, self.progress, schema, self.properties)
 

@@ -91,6 +91,30 @@ def file_schema(
     return pa.schema([target.file_schema.field(name) for name in names])
 
 
+def order_column(
+    base: LoadedTable, updates: tuple[TableUpdate, ...], sequence_by: Sequence[str]
+) -> pa.Field:
+    """Return the first of the columns that order changes, as data files have it.
+
+    Args:
+        base: the table.
+        updates: of its metadata in the next commit.
+        sequence_by: the columns.
+
+    Raises:
+        StreamError: values of the column's type cannot be compared.
+    """
+    column = file_schema(base, updates, sequence_by).field(0)
+    kind = column.type
+    is_extension = isinstance(kind, pa.BaseExtensionType)
+    if is_extension or pa.types.is_nested(kind) or pa.types.is_time(kind):
+        raise StreamError(
+            f"`sequence_by` names `{column.name}` of {'.'.join(base.name)}, whose type {kind} does "
+            "not order changes. Name a column of numbers, dates, timestamps, text or bytes."
+        )
+    return column
+
+
 def open_index(
     base: LoadedTable,
     updates: tuple[TableUpdate, ...],
@@ -157,11 +181,11 @@ def late_changes(
 def _follow_others(finder: LateChanges, base: LoadedTable, sink_id: str) -> list[DeletedKeysFile]:
     """Let changes be compared with the deletes of other streams, and return the new ones."""
     before = {file.location for file in finder.deleted_by_others}
-    kind = finder.schema.field(finder.sequence_by[0]).type
+    column = finder.schema.field(finder.sequence_by[0])
     others = deleted_keys_of_others(base, sink_id, finder.schema)
     finder.deleted_by_others = tuple(file for files in others.values() for file in files)
     # Their rows have bounds; the watermark is needed for what they have deleted.
-    finder.highest_of_others = watermark_of_others(base.metadata, kind, others)
+    finder.highest_of_others = watermark_of_others(base.metadata, column, others)
     return [file for file in finder.deleted_by_others if file.location not in before]
 
 

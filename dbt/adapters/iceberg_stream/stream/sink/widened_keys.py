@@ -36,10 +36,10 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import (
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform
 from dbt.adapters.iceberg_stream.tables.files.data_files import describe_in_place
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 from dbt.adapters.iceberg_stream.tables.files.parquet import writer_beside
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
-FIELD_ID = b"PARQUET:field_id"
 ROWS_AT_ONCE = 1_000_000
 
 
@@ -138,7 +138,7 @@ def _rewrite(metadata: Metadata, target: WriteTarget, old: DataFile) -> DataFile
 def _columns(metadata: Metadata, stored: pa.Schema) -> Schema:
     """Return a file's columns in the table's current schema, or in the last one that has them."""
     schemas = list(known_schemas(metadata))
-    numbers = [int(field.metadata[FIELD_ID]) for field in stored]
+    numbers = [number for f in stored if (number := field_id(f)) is not None]
     return Schema(
         *(
             next(schema for schema in schemas if n in schema.field_ids).find_field(n)

@@ -14,8 +14,7 @@ from dbt.adapters.iceberg_stream.tables.files.casting import (
     ColumnError,
     unencoded_type,
 )
-
-FIELD_ID = b"PARQUET:field_id"
+from dbt.adapters.iceberg_stream.tables.files.field_ids import FIELD_ID
 
 
 def new_schema(arrow: pa.Schema, format_version: int = 2) -> Schema:

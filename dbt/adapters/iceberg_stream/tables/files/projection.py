@@ -11,13 +11,14 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-from dbt.adapters.iceberg_stream.tables.files.arrow_types import FIELD_ID, file_schema
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import (
     ColumnError,
     list_offsets,
     null_mask,
     unencoded_type,
 )
+from dbt.adapters.iceberg_stream.tables.files.field_ids import FIELD_ID
 
 
 def field_id(field: pa.Field) -> int | None:

@@ -19,6 +19,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id, nested_ids
 from dbt.adapters.iceberg_stream.tables.files.parquet import (
     ParquetOptions,
     WrittenFile,
@@ -213,8 +214,9 @@ def read_rows(parquet: pq.ParquetFile, schema: pa.Schema, group: int | None = No
     Raises:
         ColumnError: the file has a value that the table's type does not include.
     """
-    names = {_id(field): field.name for field in schema}
-    current_names = {f.name: names[_id(f)] for f in parquet.schema_arrow if _id(f) in names}
+    names = {field_id(field): field.name for field in schema}
+    stored = {field.name: field_id(field) for field in parquet.schema_arrow}
+    current_names = {name: names[number] for name, number in stored.items() if number in names}
     groups = range(parquet.metadata.num_row_groups) if group is None else [group]
     if not current_names:
         # All columns were added after the file was written.
@@ -237,11 +239,11 @@ def require_ids(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
     Raises:
         NotByRewriting: they are not.
     """
-    nested_ids = {_id(field): _ids(field) for field in schema}
+    ids = {field_id(field): nested_ids(field) for field in schema}
     for field in parquet.schema_arrow:
-        if _id(field) is None:
+        if field_id(field) is None:
             raise NotByRewriting("a file of the table has no field ids")
-        if not set(_ids(field)) <= set(nested_ids.get(_id(field), _ids(field))):
+        if not set(nested_ids(field)) <= set(ids.get(field_id(field), nested_ids(field))):
             raise NotByRewriting(
                 f"the fields of the nested column `{field.name}` have changed since a file was "
                 "written"
@@ -391,23 +393,3 @@ def _by_group(parquet: pq.ParquetFile, matches: Matches) -> Iterator[tuple[int, 
         in_group = matches.only(inside)
         yield group, Matches(pc.subtract(in_group.in_file, begin), in_group.in_source)
         begin = end
-
-
-def _ids(field: pa.Field) -> list[tuple[str, bytes | None]]:
-    """Return names and field ids of the fields nested in a column."""
-    kind = field.type
-    if pa.types.is_map(kind):
-        # Parquet files name the entries between them, each in its own way.
-        children = [kind.key_field, kind.item_field]
-    else:
-        children = (
-            [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
-        )
-    nested = []
-    for child in children:
-        nested += [(child.name, _id(child)), *_ids(child)]
-    return nested
-
-
-def _id(field: pa.Field) -> bytes | None:
-    return (field.metadata or {}).get(b"PARQUET:field_id")

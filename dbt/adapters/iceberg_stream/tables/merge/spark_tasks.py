@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbt.adapters.iceberg_stream.tables.files import casting, parquet, uploads
+from dbt.adapters.iceberg_stream.tables.files import casting, field_ids, parquet, uploads
 from dbt.adapters.iceberg_stream.tables.merge import file_rewrite, rows
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     TASK_RESULT,
@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
 )
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import Runner
 
-WORKER_CODE = (casting, parquet, uploads, rows, file_rewrite)
+WORKER_CODE = (casting, field_ids, parquet, uploads, rows, file_rewrite)
 # The source is sent with the statement, and servers accept messages of up to 128 MiB.
 MOST_BYTES = 64 * 1024 * 1024
 # Arguments: rows, the task, the schema of its result, modules to send along.

@@ -76,7 +76,7 @@ def test_a_folder_is_listed_once_for_many_batches(
 def test_progress_of_an_older_version(source: FilesSource, tmp_path: Path, now: int) -> None:
     """Its names of files are shorter."""
     for name in ("one", "two", "three"):
-        land(tmp_path, name)
+        land(tmp_path, name, now)
     digests = {
         name: hashlib.sha256(str(tmp_path / f"{name}.json").encode()) for name in ("one", "two")
     }
@@ -91,6 +91,11 @@ def test_progress_of_an_older_version(source: FilesSource, tmp_path: Path, now: 
     assert source.lag(upper).count == 0  # what was listed just now does
     after = source.plan_batch(upper, 1000)
     assert after is not None and after["files"] == 1
+    # Their names lack the time.
+    for name in ("one", "two"):
+        land(tmp_path, name, now + 1)
+    rewritten = source.plan_batch(after, 1000)
+    assert rewritten is not None and rewritten["files"] == 2
 
 
 def test_names_of_many_files_differ(source: FilesSource, tmp_path: Path) -> None:

@@ -88,8 +88,7 @@ def names_by_second(files: Sequence[LandedFile]) -> dict[str, str]:
     """
     names: dict[str, list[str]] = {}
     for file in files:
-        second = -(-file.modified // SECOND_MS) * SECOND_MS
-        names.setdefault(str(second), []).append(file.name)
+        names.setdefault(str(_second(file.modified)), []).append(file.name)
     return {second: "".join(several) for second, several in names.items()}
 
 
@@ -99,15 +98,24 @@ def read_check(frontier: Frontier | None) -> Callable[[LandedFile], bool]:
         return lambda _: False
     settled, old = frontier["settled"], frontier.get("names") or {}
     read = {
-        names[begin : begin + NAME_LENGTH]
-        for names in (frontier.get("read") or {}).values()
+        (int(second), names[begin : begin + NAME_LENGTH])
+        for second, names in (frontier.get("read") or {}).items()
         for begin in range(0, len(names), NAME_LENGTH)
     }
-    # A frontier has names of one kind, or those of an older version until they are settled.
-    old_read = {*read, *old}
-    return lambda file: (
-        file.modified < settled or file.name in read or not old_read.isdisjoint(file.old_names)
-    )
+    read |= {(_second(modified), name) for name, modified in old.items()}
+
+    def is_read(file: LandedFile) -> bool:
+        # Older versions' names lack the time: a file that was rewritten since has another second.
+        second = _second(file.modified)
+        names = (file.name, *file.old_names)
+        return file.modified < settled or any((second, name) in read for name in names)
+
+    return is_read
+
+
+def _second(modified: int) -> int:
+    """Return a time rounded up to a second, in milliseconds."""
+    return -(-modified // SECOND_MS) * SECOND_MS
 
 
 def ranks(files: Sequence[LandedFile]) -> list[int]:

@@ -16,6 +16,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.tables.files.casting import conform
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id, nested_ids
 
 ROWS = 10_000
 # The input of a task: a row for each piece of a file.
@@ -103,15 +104,15 @@ class FileRows:
 
     def _names(self, parquet: pq.ParquetFile) -> dict[str, str]:
         """Return the current names of a file's columns, which are matched by their field ids."""
-        by_id = {_id(field): field for field in self.schema}
+        by_id = {field_id(field): field for field in self.schema}
         names = {}
         for stored in parquet.schema_arrow:
-            if _id(stored) is None:
+            if field_id(stored) is None:
                 raise ValueError("it has no field ids, like files that were imported")
-            field = by_id.get(_id(stored))
+            field = by_id.get(field_id(stored))
             if field is None:
                 continue
-            if _ids(stored) != _ids(field):
+            if nested_ids(stored) != nested_ids(field):
                 raise ValueError(f"the nested column `{field.name}` has changed since")
             names[stored.name] = field.name
         return names
@@ -170,24 +171,3 @@ def _to_spark_type(array: pa.Array, target: pa.DataType) -> pa.Array:
         texts = [None if v is None else str(uuid.UUID(bytes=v)) for v in array.storage.to_pylist()]
         return pa.array(texts, target)
     return array if array.type == target else array.cast(target)
-
-
-def _ids(field: pa.Field) -> list[tuple[str, bytes | None]]:
-    """Return names and field ids of the fields that are nested in a column."""
-    ids = []
-    for child in _children(field.type):
-        ids += [(child.name, _id(child)), *_ids(child)]
-    return ids
-
-
-def _children(kind: pa.DataType) -> list[pa.Field]:
-    # Writers name the elements of lists and maps differently.
-    if pa.types.is_map(kind):
-        return [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [kind.value_field.with_name("element")]
-    return [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
-
-
-def _id(field: pa.Field) -> bytes | None:
-    return (field.metadata or {}).get(b"PARQUET:field_id")

@@ -1,0 +1,293 @@
+"""The highest order of a table's rows, by which a stream tells which changes may be late."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.update import AssertCreate
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IcebergType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimeType,
+    UUIDType,
+)
+
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.key_index import highest_values
+from dbt.adapters.iceberg_stream.stream.key_index.highest_values import HighestValues
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
+from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
+from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream
+from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
+from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
+from dbt.adapters.iceberg_stream.tables.commit.change import append
+from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from tests.integration.streams import NAME
+from tests.integration.tables import duckdb_rows, write
+from tests.unit.local_tables import evolve
+
+EPOCH = datetime(2026, 1, 1)
+# Types with values of a few orders of magnitude, so that bounds that are cut are often equal.
+VALUES: dict[IcebergType, st.SearchStrategy[Any]] = {
+    LongType(): st.integers(-3, 3),
+    DoubleType(): st.sampled_from([-1.5, 0.0, 2.5, float("nan")]),
+    DateType(): st.integers(0, 3).map(lambda days: date(2026, 1, 1) + timedelta(days)),
+    TimestampType(): st.integers(0, 3).map(lambda us: EPOCH + timedelta(microseconds=us)),
+    DecimalType(38, 6): st.integers(-3, 3).map(lambda n: Decimal(n).scaleb(-6)),
+    StringType(): st.text("ab\u00e9\U0001f600", max_size=2).map("2026-01-01T00:0".__add__),
+    BinaryType(): st.binary(max_size=2).map(b"0123456789abcde".__add__),
+}
+
+
+def schema(kind: IcebergType, *more: NestedField) -> Schema:
+    return Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "value", StringType(), required=False),
+        NestedField(3, "at", kind, required=False),
+        *more,
+    )
+
+
+class Table:
+    """A table of `s.t`, which other writers and streams change."""
+
+    def __init__(self, folder: Path, kind: IcebergType) -> None:
+        backend = SqliteBackend("lake", folder)
+        backend.create_namespace("s")
+        self.lake = IcebergCatalog("lake", backend)
+        properties = {"format-version": "3"}
+        staged = self.lake.stage(NAME, schema(kind), UNPARTITIONED_PARTITION_SPEC, properties)
+        self.lake.commit(staged, (AssertCreate(),), ())
+        self.uppers = 0
+        for stream in ("model.a.b", "model.a.other"):
+            add_stream(self.lake, NAME, stream)
+
+    def files(self, *files: list[Any]) -> list[Any]:
+        column = WriteTarget.of(self.base.metadata, self.base.io).file_schema.field("at")
+        tables = [self.rows(values, column.type) for values in files]
+        return [file for rows in tables for file in write(self.lake, NAME[1], *rows.to_batches())]
+
+    def rows(self, values: list[Any], kind: pa.DataType) -> pa.Table:
+        ids, texts = list(range(len(values))), ["other"] * len(values)
+        return pa.table({"id": ids, "value": texts, "at": pa.array(values, kind)})
+
+    def append(self, *files: list[Any]) -> None:
+        change = append(*self.files(*files), properties={})
+        Committer(self.lake, NAME, change, self.base).commit()
+
+    @property
+    def base(self) -> Any:
+        return self.lake.load(NAME)
+
+    def sink(
+        self, stream: str = "model.a.b", keys: tuple[str, ...] = ("id",), by: str = "at"
+    ) -> Sink:
+        sink = Sink(self.lake, NAME, Progress(stream), keys)
+        sink.claim()
+        sink.order_by((by,))
+        sink.load_index(1000, False, ChangeOrder((by,), 7.0))
+        return sink
+
+    def change(self, sink: Sink, *changes: tuple[int, str | None, int], by: str = "at") -> None:
+        """Commit changes of keys, in this order; one without a value deletes its row."""
+        self.uppers += 1
+        write_id = uuid.uuid4().hex
+        settings = {"chunk_bytes": 1, "ordered": False, "max_keys": 1000, "keeps_keys": True}
+        plan = sink.plan(write_id, sequence_by=(by,), **settings)
+        ids, texts, orders = zip(*changes, strict=True)
+        columns = {name: pa.nulls(len(ids), pa.int64()) for name in plan.schema.names}
+        columns |= {
+            "id": pa.array(ids),
+            "value": pa.array(texts, pa.string()),
+            by: pa.array(orders),
+        }
+        columns |= {f"{ORDER}0": pa.array(orders), f"{ORDER}1": pa.array(range(len(ids)))}
+        columns[DELETED] = pa.array([text is None for text in texts])
+        delta = write_changes(plan, pa.table(columns).to_batches())
+        watermark = max(orders)
+        batch = WrittenBatch(
+            BatchRange(None, {"offset": self.uppers}), [delta], watermark=watermark
+        )
+        sink.commit(write_id, [sink.add_to_index(batch, sink.progress.watermark)])
+
+    def actual(self) -> list[tuple[Any, ...]]:
+        rows = duckdb_rows(self.lake, NAME[1], 'id, "value", "at"')
+        return sorted(rows, key=lambda row: (row[0], -row[2]))
+
+    def may_precede(self, first: Any, by: str = "at") -> bool:
+        """Whether a change of another stream, without an index, may be older than rows."""
+        sink = Sink(self.lake, NAME, Progress("model.a.b"), ("id",))
+        sink.claim()
+        sink.compare_rows((by,))
+        assert sink.newest_rows is not None
+        batch = WrittenBatch(BatchRange(None, {"offset": 1}), [], first=first)
+        return sink.newest_rows.may_precede([batch])
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Locations of the files that were read for their highest value."""
+    locations: list[str] = []
+    read = highest_values.read_keys
+
+    def read_keys(target: Any, columns: Any, location: str) -> Any:
+        locations.append(location)
+        return read(target, columns, location)
+
+    monkeypatch.setattr(highest_values, "read_keys", read_keys)
+    return locations
+
+
+@pytest.fixture
+def longs(tmp_path: Path) -> Iterator[Table]:
+    table = Table(tmp_path, LongType())
+    yield table
+    table.lake.close()
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+def test_random_files(kind: IcebergType, tmp_path: Path) -> None:
+    """The highest value is the same with all bounds, with some, and with none, in any order."""
+    table = Table(tmp_path, kind)
+    target = WriteTarget.of(table.base.metadata, table.base.io)
+    values = st.lists(st.none() | VALUES[kind], min_size=1, max_size=3)
+    metrics = st.sampled_from(["upper_bounds", "null_value_counts", "lower_bounds"])
+
+    @settings(max_examples=15, deadline=None)
+    @given(st.lists(st.tuples(values, metrics), max_size=6))
+    def check(rows: list[tuple[list[Any], str]]) -> None:
+        files = table.files(*(of_file for of_file, _ in rows))
+        for file, (_, missing) in zip(files, rows, strict=True):
+            getattr(file, missing).clear()
+        highest = HighestValues(target.file_schema.field("at"))
+        # Files come and go between two calls.
+        for shown in (slice(0, 3), slice(1, 6)):
+            each = [v for of_file, _ in rows[shown] for v in of_file if v is not None and v == v]
+            assert highest.of(target, files[shown]).as_py() == max(each, default=None)
+
+    check()
+    table.lake.close()
+
+
+def test_few_files_are_opened(tmp_path: Path, opened: list[str]) -> None:
+    """Although each bound is cut, only those that may have the highest value are looked at."""
+    table = Table(tmp_path, StringType())
+    table.append(
+        *([f"2026-01-01T{hour:02}:{m:02}:00.000Z"] for hour in range(3) for m in range(40))
+    )
+    sink = table.sink()
+    assert len(set(opened)) == len(opened) <= highest_values.READERS
+    opened.clear()
+    table.append(["2026-01-01T00:00:00.000Z"])
+    table.change(sink, (1, "x", "2026-01-01T05:00:00.000Z"))
+    assert opened == []
+
+
+def test_empty_columns_are_not_read(tmp_path: Path, opened: list[str]) -> None:
+    table = Table(tmp_path, LongType())
+    table.append(*([None, None] for _ in range(20)))
+    assert not table.may_precede(0)
+    assert opened == []
+
+
+@pytest.mark.parametrize("has_bounds", [True, False])
+def test_not_a_number_is_no_order(tmp_path: Path, has_bounds: bool) -> None:
+    """Whether the first file has it or the last one."""
+    table = Table(tmp_path, DoubleType())
+    files = table.files([float("nan")], [100.0], [float("nan")])
+    for file in files:
+        if not has_bounds:
+            file.upper_bounds.clear()
+    Committer(table.lake, NAME, append(*files, properties={}), table.base).commit()
+    assert table.may_precede(50.0)
+    assert not table.may_precede(150.0)
+
+
+def test_the_default_of_a_column_that_was_added_later(longs: Table) -> None:
+    longs.append([1])
+    by = NestedField(4, "by", LongType(), required=False, initial_default=100, write_default=100)
+    evolve(longs.lake, schema(LongType(), by).model_copy(update={"schema_id": 1}), name=NAME)
+    assert longs.may_precede(50, "by")
+    assert not longs.may_precede(100, "by")
+
+
+def test_rows_of_a_file_that_the_stream_has_deleted_from(longs: Table) -> None:
+    """They are another writer's rows as before, whatever others commit next."""
+    longs.append([10, 100])
+    sink = longs.sink()
+    longs.change(sink, (0, "ours", 20))
+    longs.append([1])
+    longs.change(sink, (1, "late", 50))
+    assert longs.actual() == [(0, "ours", 20), (0, "other", 1), (1, "other", 100)]
+
+
+@pytest.mark.parametrize("keys", [("id", "k"), ("k",)])
+def test_deletes_of_a_stream_with_other_keys(longs: Table, keys: tuple[str, ...]) -> None:
+    k = NestedField(4, "k", LongType(), required=False)
+    evolve(longs.lake, schema(LongType(), k).model_copy(update={"schema_id": 1}), name=NAME)
+    longs.change(longs.sink("model.a.other", keys), (77, None, 50))
+    longs.change(longs.sink(), (77, "ours", 40))
+    assert longs.actual() == [(77, "ours", 40)]
+
+
+def test_deletes_of_a_stream_with_another_order(longs: Table) -> None:
+    by = NestedField(4, "by", LongType(), required=False)
+    evolve(longs.lake, schema(LongType(), by).model_copy(update={"schema_id": 1}), name=NAME)
+    longs.change(longs.sink("model.a.other", by="by"), (77, None, 50), by="by")
+    longs.change(longs.sink(), (77, "ours", 40))
+    assert longs.actual() == [(77, "ours", 40)]
+
+
+def test_streams_that_another_column_orders(longs: Table) -> None:
+    """Their microseconds do not make all changes late that small numbers order."""
+    longs.append([1])
+    by = NestedField(4, "by", LongType(), required=False)
+    evolve(longs.lake, schema(LongType(), by).model_copy(update={"schema_id": 1}), name=NAME)
+    other = longs.sink("model.a.other", by="by")
+    longs.change(other, (7, "theirs", 1_764_259_200_000_000), by="by")
+    assert not longs.may_precede(1000)
+    assert longs.may_precede(1000, "by")
+
+
+@pytest.mark.parametrize("watermark", [2**63, "x", {"decimal": "1E+40"}, {"date": "2026-01-01"}])
+def test_streams_of_older_versions_with_an_order_of_another_type(
+    longs: Table, watermark: Any
+) -> None:
+    longs.append([1])
+    progress = {"version": 1, "run": "r", "frontier": None, "write-id": "w", "recorded": 0}
+    content = json.dumps({**progress, "watermark": watermark})
+    properties = {"iceberg-stream.sink.model.p.old": content}
+    evolve(longs.lake, schema(LongType()), properties=properties, name=NAME)
+    assert not longs.may_precede(1000)
+    assert longs.may_precede(0)
+
+
+@pytest.mark.parametrize("kind", [UUIDType(), TimeType()], ids=str)
+def test_types_that_order_nothing(tmp_path: Path, kind: IcebergType) -> None:
+    table = Table(tmp_path, kind)
+    with pytest.raises(StreamError, match="`sequence_by` names `at` of s.t, whose type"):
+        table.sink()
