@@ -14,7 +14,7 @@ from pyiceberg.table.update import SetPropertiesUpdate
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_name
 from dbt.adapters.iceberg_stream.builds.publish import PARALLEL
-from dbt.adapters.iceberg_stream.builds.replaced import drop_unfilled, put_back
+from dbt.adapters.iceberg_stream.builds.replaced import put_back, restore
 from dbt.adapters.iceberg_stream.builds.staged import (
     DROPPED,
     LAST_RUN,
@@ -210,10 +210,10 @@ def discard(catalog: IcebergCatalog, build: Build, catalogs: Catalogs | None = N
         elif (staged := tables.get(name)) is not None:
             # Once before, too: only the staged table says what is missing if this process ends.
             if staged.properties.get(DROPPED):
-                _restore(catalog, staged, staged.metadata)
+                restore(catalog, staged, staged.metadata)
             drops[name].unregister(catalog)
             if (dropped := drops[name].table) is not None:
-                _restore(catalog, staged, dropped.metadata)
+                restore(catalog, staged, dropped.metadata)
 
     items = build.relations.items()
     try:
@@ -222,12 +222,6 @@ def discard(catalog: IcebergCatalog, build: Build, catalogs: Catalogs | None = N
             list(pool.map(drop, [item for item in items if item[0] in recorded]))
     finally:
         remove_files(catalog, list(drops.values()), catalogs)
-
-
-def _restore(catalog: IcebergCatalog, staged: StagedTable, metadata: Metadata) -> None:
-    """Drop what `publish` has created for a staged table, and put back what it has dropped."""
-    drop_unfilled(catalog, staged)
-    put_back(catalog, staged.name, metadata)
 
 
 def discard_in(catalog: IcebergCatalog, namespace: str, catalogs: Catalogs | None = None) -> None:

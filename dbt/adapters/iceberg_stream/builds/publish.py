@@ -45,6 +45,7 @@ from dbt.adapters.iceberg_stream.builds.updates import (
     COLLECTIONS,
     STAGED_SNAPSHOT,
     own_properties,
+    property_updates,
     requirements,
     updates_between,
     without_snapshots,
@@ -75,6 +76,8 @@ logger = Logger()
 ATTEMPTS = 10
 # Tables that are loaded or dropped at the same time.
 PARALLEL = 8
+# Fields of table metadata with layouts, and their ids.
+LAYOUTS = {"schemas": "schema-id", "partition-specs": "spec-id", "sort-orders": "order-id"}
 
 
 @dataclass(frozen=True)
@@ -308,10 +311,22 @@ def _commit_attempts(
                 if plan.commits:
                     catalog.commit_all([*plan.commits, *marks])
             except (CommitConflict, BuildConflict):
-                for committer in plan.rebased:
-                    committer.discard()
+                _discard_rebased(catalog, plan)
                 raise
     return plan, now
+
+
+def _discard_rebased(catalog: IcebergCatalog, plan: _Plan) -> None:
+    """Remove the manifests of commits that were not made.
+
+    A request that was sent twice, of which the first answer was lost, is refused although it was
+    made.
+    """
+    for committer in plan.rebased:
+        table = catalog.load(committer.name)
+        snapshots = [] if table is None else table.metadata.get("snapshots") or []
+        if plan.snapshots[committer.name] not in {s["snapshot-id"] for s in snapshots}:
+            committer.discard()
 
 
 def _plan(catalog: IcebergCatalog, build: str, tables: Sequence[StagedTable]) -> tuple[_Plan, int]:
@@ -355,7 +370,7 @@ def _plan_table(
         return
     if published is None:
         plan.conflicts.append((name, "was dropped"))
-    elif staged.was_staged_from(published):
+    elif staged.was_staged_from(published) and not _shares_ids(staged, published):
         base = _base(staged, published)
         updates = updates_between(base, staged.metadata, build, now)
         if not updates:
@@ -443,6 +458,25 @@ def _base(staged: StagedTable, published: LoadedTable) -> Metadata:
     return {**published.metadata, **items, "properties": properties, "refs": refs}
 
 
+def _shares_ids(staged: StagedTable, published: LoadedTable) -> bool:
+    """Return whether the build has given ids that another writer has given, too.
+
+    The table is as it was staged then, but has other schemas, partition specs or sort orders that
+    it does not use any more.
+    """
+    first, now = staged.first_metadata, published.metadata
+    last = "last-partition-id"
+    if staged.metadata[last] != first[last] != now[last]:
+        return True
+    for key, id_key in LAYOUTS.items():
+        known = {item[id_key] for item in first.get(key) or []}
+        theirs = {item[id_key]: item for item in now.get(key) or []}
+        for item in staged.metadata.get(key) or []:
+            if item[id_key] not in known and theirs.get(item[id_key], item) != item:
+                return True
+    return False
+
+
 def _is_unchanged(staged: StagedTable) -> bool:
     """Return whether the build has not changed a table."""
     first, now = staged.first_metadata, staged.metadata
@@ -461,7 +495,10 @@ def _same_layout(staged: StagedTable, published: LoadedTable) -> bool:
         layouts.append([metadata[key] for key in keys])
     uuid = published.metadata["table-uuid"]
     is_same_table = uuid == staged.first_metadata["properties"].get(PUBLISHED_UUID)
-    return is_same_table and layouts[0] == layouts[1] == layouts[2]
+    # Another writer's order is as good for the rows; the build's would be lost.
+    order = "default-sort-order-id"
+    has_own_order = staged.metadata[order] != staged.first_metadata[order]
+    return is_same_table and layouts[0] == layouts[1] == layouts[2] and not has_own_order
 
 
 def _appended_files(staged: StagedTable) -> list[DataFile] | None:
@@ -500,7 +537,8 @@ def _plan_append(
     snapshot = staged.metadata["snapshots"][-1]
     kept = {k: v for k, v in snapshot["summary"].items() if k.startswith("iceberg-stream.")}
     kept |= {BUILD: build, STAGED_SNAPSHOT: str(snapshot["snapshot-id"])}
-    committer = Committer(catalog, staged.name, append(*files, properties=kept), published)
+    updates = property_updates(staged.first_metadata, staged.metadata)
+    committer = Committer(catalog, staged.name, append(*files, properties=kept), published, updates)
     prepared = committer.prepare()
     assert isinstance(prepared, Prepared), "the first attempt cannot have been committed"
     plan.commits.append(prepared.commit)
@@ -554,7 +592,7 @@ def _clean_up(
         with ThreadPoolExecutor(PARALLEL) as pool:
             shared = [drop for drop in pool.map(drop, tables) if drop is not None]
         run_drops(catalog, shared, catalogs)
-    except OSError as error:
+    except (CatalogError, OSError) as error:
         # Such as another process that drops them, too.
         build = tables[0].build
         logger.warning(f"The build `{build}` is published, but not dropped: {reason(error)}")

@@ -110,8 +110,9 @@ class Replacement:
         for name, metadata in {**relations, **self._views}.items():
             try:
                 if name in self._tables:
-                    drop_unfilled(self._catalog, self._tables[name])
-                put_back(self._catalog, name, metadata)
+                    restore(self._catalog, self._tables[name], metadata)
+                else:
+                    put_back(self._catalog, name, metadata)
                 unmark(self._catalog, name, self._build, metadata)
             except (CatalogError, OSError) as error:
                 logger.warning(
@@ -153,6 +154,18 @@ def put_back(catalog: IcebergCatalog, name: Name, staged: Metadata) -> None:
             catalog.put_view(name, view)
     except CommitConflict:
         return  # another writer has taken the name
+
+
+def restore(catalog: IcebergCatalog, staged: StagedTable, metadata: Metadata) -> None:
+    """Drop what `publish` has created for a staged table, and put back what it has dropped.
+
+    Args:
+        catalog: the catalog.
+        staged: the staged table.
+        metadata: its latest metadata.
+    """
+    drop_unfilled(catalog, staged)
+    put_back(catalog, staged.name, metadata)
 
 
 def unmark(catalog: IcebergCatalog, name: Name, build: str, staged: Metadata) -> None:

@@ -185,11 +185,18 @@ class BuildRun:
 
     def _put_back(self, catalog: IcebergCatalog, name: Name) -> None:
         """Put back what an interrupted `publish` has dropped for a relation."""
-        from dbt.adapters.iceberg_stream.builds.replaced import put_back, unmark
+        from dbt.adapters.iceberg_stream.builds.replaced import put_back, restore, unmark
+        from dbt.adapters.iceberg_stream.builds.staged import load_staged
 
-        if (staged := catalog.metadata(staged_name(name, self.name))) is not None:
-            put_back(catalog, name, staged)
-            unmark(catalog, name, self.name, staged)
+        metadata = catalog.metadata(staged_name(name, self.name))
+        if metadata is None:
+            return
+        table = load_staged(catalog, name, self.name) if "versions" not in metadata else None
+        if table is not None:
+            restore(catalog, table, metadata)
+        else:
+            put_back(catalog, name, metadata)
+        unmark(catalog, name, self.name, metadata)
 
     def waits(self, sql: str) -> bool:
         """Return whether a statement calls a procedure for a relation that is staged.

@@ -150,6 +150,16 @@ def _location(base: Metadata, staged: Metadata) -> Iterator[TableUpdate]:
         yield SetLocationUpdate(location=staged["location"])
 
 
+def property_updates(base: Metadata, staged: Metadata) -> tuple[TableUpdate, ...]:
+    """Return the updates of properties that a build has changed.
+
+    Args:
+        base: metadata of the staged table when it was staged.
+        staged: its metadata now.
+    """
+    return tuple(_properties({"properties": own_properties(base)}, staged))
+
+
 def _properties(base: Metadata, staged: Metadata) -> Iterator[TableUpdate]:
     old, new = dict(base.get("properties") or {}), own_properties(staged)
     if changed := {key: value for key, value in new.items() if old.get(key) != value}:

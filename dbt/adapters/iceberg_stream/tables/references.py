@@ -44,7 +44,8 @@ FOLDERS = (
 )
 # What Iceberg's writers leave behind. Other files in the folder are none of a table's, such as the
 # database of a catalog whose warehouse is the folder.
-KINDS = (".parquet", ".orc", ".avro", ".puffin", ".stats", ".metadata.json", ".metadata.json.gz")
+METADATA = (".metadata.json", ".metadata.json.gz")
+KINDS = (".parquet", ".orc", ".avro", ".puffin", ".stats", *METADATA)
 # References outside of their table's folders, which few tables have, by the table's version. They
 # are compared again each time: symbolic links change.
 CACHED_LOCATIONS = 1_000_000
@@ -330,6 +331,9 @@ def _subtract_folders(left: dict[str, str], metadata: Metadata, owner: Metadata)
     for folder in folders(metadata):
         # A copy or a staged version has the same folders.
         if (inner := comparable_folder(folder)) not in own and is_within(inner, home):
+            # A view has no other files, and a table that it replaced may have its folder.
+            is_view = "versions" in metadata
             # Other threads remove some, too.
             for location in [location for location in list(left) if is_within(location, inner)]:
-                left.pop(location, None)
+                if not is_view or location.endswith(METADATA):
+                    left.pop(location, None)

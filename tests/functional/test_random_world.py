@@ -1,0 +1,152 @@
+"""Whole projects that skip what has not changed, while others write at any time.
+
+After each build without another writer all tables hold what a model in Python says, and all tests
+say so. `-k "Atomic and 107"` repeats the history of a seed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt, write_file
+
+from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
+from tests.functional.builds import AtomicProject
+from tests.functional.foreign_writer import foreign_writer
+from tests.functional.lake import rows, run, table
+from tests.functional.random_world import (
+    Event,
+    World,
+    project_event,
+    source_event,
+    target_event,
+    values,
+)
+from tests.functional.test_foreign_writers import foreign_write
+from tests.lost_files import assert_nothing_lost
+
+COLUMNS = {
+    "of_view": "id, n, k",
+    "merged": "id, n, k",
+    "snap": "id, n, k",
+    "overwritten": "k, c, s",
+    "totals": "c, s, plus",
+}
+OF_TESTS = {"few", "as_before", "plain_id"}
+# They are built until a build changes no row.
+INCREMENTS = {"appended", "merged"}
+STEPS = 4
+MANY_STEPS = 40
+
+
+class WholeProject:
+    """A project that is built again and again; `skip_unchanged` is on."""
+
+    publish = "immediately"
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_target(self, dbt_profile_target: dict[str, Any]) -> dict[str, Any]:
+        options = {"skip_unchanged": True, "publish": self.publish, "threads": 4}
+        return {**dbt_profile_target, **options}
+
+    @pytest.fixture
+    def world(self, project: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> World:
+        world = World(Random(seed))
+        settings = IcebergStreamConnectionManager.session_settings
+
+        def with_zone(manager: Any, tokens: Any) -> dict[str, str]:
+            return settings(manager, tokens) | {"spark.sql.session.timeZone": world.zone}
+
+        monkeypatch.setattr(IcebergStreamConnectionManager, "session_settings", with_zone)
+        world.rows = world.fixed = world.new_rows()
+        run(project, "drop table if exists {schema}.raw")
+        run(project, f"create table {{schema}}.raw as {values(world.rows)}")
+        run(project, "alter table {schema}.raw create tag fixed")
+        self.remember(project, world)
+        return world
+
+    def remember(self, project: Any, world: World) -> None:
+        """Record the source's version, and forget those that are gone."""
+        metadata = table(project, "raw").metadata
+        known = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+        current = metadata.current_snapshot_id
+        world.history = {id: rows for id, rows in world.history.items() if id in known - {current}}
+        world.history[current] = world.rows
+
+    def happens(self, project: Any, world: World, event: Event) -> None:
+        for statement in event.statements:
+            foreign_write(project, statement)()
+        event.apply()
+        self.remember(project, world)
+
+    def build(self, project: Any, world: World) -> dict[str, str]:
+        """Run `dbt build`; return the status of each node."""
+        for path, text in world.files().items():
+            write_file(text, project.project_root, *path.split("/"))
+        results = run_dbt(["build", "--vars", f"{{plus: {world.plus}}}"], expect_pass=None)
+        return {result.node.name: f"{result.status} {result.message or ''}" for result in results}
+
+    def contents(self, project: Any, name: str) -> Counter[Any]:
+        query = f"select {COLUMNS.get(name, '*')} from {{schema}}.{name}"
+        if name == "snap":
+            query += " where dbt_valid_to is null"
+        return Counter(rows(project, query))
+
+    def appended(self, project: Any) -> list[Any]:
+        relations = dict(project.adapter.catalog.relations(project.test_schema))
+        return [*self.contents(project, "appended").elements()] if "appended" in relations else []
+
+    def check(self, project: Any, world: World, at: str) -> set[str]:
+        """Build while nobody else writes, and compare; return the nodes that were built."""
+        expected = world.expected(self.appended(project))
+        statuses = self.build(project, world)
+        failed = [text for text in statuses.values() if text.startswith(("error", "fail", "skip"))]
+        assert (at, failed) == (at, [])
+        for name, truth in expected.items():
+            actual = self.contents(project, name)
+            assert (at, name, actual) == (at, name, truth), (at, name, statuses)
+        warned = {name for name in OF_TESTS if statuses[name].startswith("warn")}
+        assert (at, warned) == (at, world.warnings())
+        assert_nothing_lost(project.adapter.catalog, [project.test_schema])
+        return {name for name, status in statuses.items() if status.startswith("success")}
+
+    def seeds_and_steps() -> Any:
+        slow = [pytest.param(n, MANY_STEPS, marks=pytest.mark.slow) for n in range(100, 108)]
+        return pytest.mark.parametrize(("seed", "steps"), [(1, STEPS), *slow])
+
+    @seeds_and_steps()
+    def test_histories(self, project: Any, world: World, seed: int, steps: int) -> None:
+        rng, at = world.rng, f"seed {seed}"
+        self.check(project, world, at)
+        for step in range(steps):
+            kinds = [source_event, source_event, target_event, project_event]
+            happened = []
+            for _ in range(rng.randint(0, 2)):
+                event = rng.choice(kinds)(world)
+                happened.append(event.name)
+                self.happens(project, world, event)
+            at = f"seed {seed}, step {step}: {happened}"
+            if rng.random() < 0.5:
+                event = rng.choice(kinds[:3])(world)
+                call = rng.randrange(60)
+                at += f", {event.name} before call {call}"
+                write = lambda event=event: self.happens(project, world, event)  # noqa: E731
+                with foreign_writer(write, call) as calls:
+                    self.build(project, world)
+                if not calls.has_written:
+                    write()
+            self.check(project, world, at)
+            assert (at, self.check(project, world, at) - INCREMENTS) == (at, set())
+
+
+class TestAtOnce(WholeProject):
+    """Each model is published when it is built."""
+
+
+class TestAtomic(AtomicProject, WholeProject):
+    """All models are published when the last one is built."""
+
+    publish = "atomic"
