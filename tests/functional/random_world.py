@@ -344,7 +344,6 @@ def project_event(world: World) -> Event:
             sets("factor", rng.randint(1, 3)),
             sets("without", rng.choice([-1, 1, 2])),
             sets("plus", rng.randint(0, 2)),
-            sets("zone", rng.choice(ZONES)),
             sets("is_view", not world.is_view),
             sets("partitioned", not world.partitioned),
             sets("labels", rng.choice([{"a": 1}, {"a": 1, "it's": 2}, {"A": 5, "Ä": 0}])),

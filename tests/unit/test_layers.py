@@ -41,7 +41,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"build"},
         {"leftovers"},
         {"publish"},
-        {"replaced"},
+        {"comparison", "replaced"},
         {"updates"},
         {"staged"},
         {"aliases", "settings"},

@@ -13,7 +13,7 @@ from pyiceberg.types import IntegerType
 
 from dbt.adapters.iceberg_stream.builds.build import discard, get_build, list_builds
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict
-from dbt.adapters.iceberg_stream.builds.publish import publish
+from dbt.adapters.iceberg_stream.builds.replaced import Replacement
 from dbt.adapters.iceberg_stream.builds.run import BuildRun
 from dbt.adapters.iceberg_stream.builds.settings import BuildSettings
 from dbt.adapters.iceberg_stream.builds.staged import stage_table
@@ -162,29 +162,53 @@ def test_staged_tables_that_cannot_be_dropped(
     assert_clean(lake, ["t"])
 
 
-def test_a_run_after_a_publish_that_was_killed(lake: IcebergCatalog) -> None:
-    """The run goes on with the build; what it replaces is there until the build is published."""
+@pytest.mark.parametrize("second", ["run", "discard", "publish"])
+@pytest.mark.parametrize("lake", ["rest"], indirect=True)
+def test_a_second_kill(lake: IcebergCatalog, second: str) -> None:
+    """Servers create new tables before the commit. After both kills `discard` leaves nothing."""
+
+    def killed(action: Callable[[IcebergCatalog], Any], call: int) -> bool:
+        backend = Interruption(lake._backend, call, after=False)
+        try:
+            action(IcebergCatalog("lake", backend))
+        except Interrupted:
+            return True
+        return False
+
+    def run(catalog: IcebergCatalog) -> None:
+        settings = BuildSettings(BUILD, publishes=False, continues=True, keep=timedelta(days=1))
+        build = BuildRun(settings, lambda: catalog, lambda *_: None, lambda _: None)
+        for name in ("viewed", "created"):
+            build.stage(("s", name), "table", {})
+
+    actions: dict[str, Callable[[IcebergCatalog], Any]] = {
+        "run": run,
+        "discard": lambda catalog: discard(catalog, get_build(catalog, BUILD)),
+        "publish": publish_all,
+    }
     is_killed, call = True, 0
     while is_killed:
         lake.put_view(("s", "viewed"), VIEW)
         for name in ("viewed", "created"):
             stage_table(lake, ("s", name), BUILD, {})
             write(lake, staged(name), [8], Mode.REPLACE)
-        relations = get_build(lake, BUILD).relations
-        try:
-            backend = Interruption(lake._backend, call, after=True)
-            publish(IcebergCatalog("lake", backend), BUILD, relations.items())
-            is_killed = False
-        except Interrupted:
-            is_published = read(lake, "created") == [(8,)]
-        settings = BuildSettings(BUILD, publishes=False, continues=True, keep=timedelta(days=1))
-        run = BuildRun(settings, lambda: lake, lambda *_: None, lambda _: None)
-        for name in ("viewed", "created") if is_killed and not is_published else ():
-            run.stage(("s", name), "table", {})
+        with pytest.MonkeyPatch.context() as patch:
+
+            def end(_: Any) -> None:
+                raise Interrupted
+
+            patch.setattr(lake._backend, "commit_all", end)
+            # What is to be undone is left.
+            patch.setattr(Replacement, "undo", lambda _: None)
+            with pytest.raises(Interrupted):
+                publish_all(lake)
+        assert dict(lake.relations("s"))["viewed"] == "table"
+        is_killed = killed(actions[second], call)
+        is_published = read(lake, "created") == [(8,)]
         for build in list_builds(lake):
             discard(lake, build)
-        if is_killed and not is_published:
-            assert (call, dict(lake.relations("s"))) == (call, {"viewed": "view"})
+        expected = {"viewed": "table", "created": "table"} if is_published else {"viewed": "view"}
+        assert (call, dict(lake.relations("s"))) == (call, expected)
         assert_nothing_lost(lake, ["s"])
         for name, _ in lake.relations("s"):
             lake.unregister(("s", name))

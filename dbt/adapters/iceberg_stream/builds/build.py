@@ -16,7 +16,6 @@ from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_name
 from dbt.adapters.iceberg_stream.builds.publish import PARALLEL
 from dbt.adapters.iceberg_stream.builds.replaced import put_back, restore
 from dbt.adapters.iceberg_stream.builds.staged import (
-    DROPPED,
     LAST_RUN,
     StagedTable,
     latest_run,
@@ -209,7 +208,7 @@ def discard(catalog: IcebergCatalog, build: Build, catalogs: Catalogs | None = N
             catalog.unregister(staged_name(name, build.name))
         elif (staged := tables.get(name)) is not None:
             # Once before, too: only the staged table says what is missing if this process ends.
-            if staged.properties.get(DROPPED):
+            if staged.is_new:
                 restore(catalog, staged, staged.metadata)
             drops[name].unregister(catalog)
             if (dropped := drops[name].table) is not None:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pyiceberg.manifest import DataFile
-from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertCreate, AssertTableUUID, SetPropertiesUpdate
 from tenacity import (
     Retrying,
@@ -20,10 +19,18 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from dbt.adapters.iceberg_stream.builds.comparison import (
+    appended_files,
+    foreign_change,
+    is_unchanged,
+    same_layout,
+    shares_ids,
+)
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
 from dbt.adapters.iceberg_stream.builds.names import staged_name
 from dbt.adapters.iceberg_stream.builds.replaced import (
     Replacement,
+    drop_abandoned,
     is_unfilled,
     publish_view,
     replaced_conflicts,
@@ -32,7 +39,6 @@ from dbt.adapters.iceberg_stream.builds.staged import (
     BUILD,
     LAST_RUN,
     PUBLISHED_AS,
-    PUBLISHED_UUID,
     StagedTable,
     latest_run,
     load_staged,
@@ -57,18 +63,12 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitConflict,
     CommitStateUnknown,
 )
-from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer, Prepared
-from dbt.adapters.iceberg_stream.tables.commit.manifests import (
-    ADDED,
-    iter_manifests,
-    read_manifest_list,
-)
-from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import READS_TARGET
 from dbt.adapters.iceberg_stream.tables.drop import NESSIE, Drop, run_drops
 
 logger = Logger()
@@ -76,8 +76,6 @@ logger = Logger()
 ATTEMPTS = 10
 # Tables that are loaded or dropped at the same time.
 PARALLEL = 8
-# Fields of table metadata with layouts, and their ids.
-LAYOUTS = {"schemas": "schema-id", "partition-specs": "spec-id", "sort-orders": "order-id"}
 
 
 @dataclass(frozen=True)
@@ -159,6 +157,8 @@ def publish(
     _check_built(build, staged)
     replacement = Replacement(catalog, build, staged, staged_views)
     try:
+        for table in staged:
+            drop_abandoned(catalog, table)
         if conflicts := replaced_conflicts(catalog, staged, staged_views, kinds):
             raise BuildConflict(build, conflicts)
         plan, now = _commit(catalog, build, staged, replacement)
@@ -370,7 +370,7 @@ def _plan_table(
         return
     if published is None:
         plan.conflicts.append((name, "was dropped"))
-    elif staged.was_staged_from(published) and not _shares_ids(staged, published):
+    elif staged.was_staged_from(published) and not shares_ids(staged, published):
         base = _base(staged, published)
         updates = updates_between(base, staged.metadata, build, now)
         if not updates:
@@ -378,12 +378,12 @@ def _plan_table(
             return
         plan.commits.append(TableCommit(published, requirements(published.metadata), updates))
         plan.snapshots[name] = current or 0
-    elif _is_unchanged(staged):
+    elif is_unchanged(staged):
         plan.unchanged.append(name)
-    elif (files := _appended_files(staged)) is not None and _same_layout(staged, published):
+    elif (files := appended_files(staged)) is not None and same_layout(staged, published):
         _plan_append(plan, catalog, build, staged, published, files)
     else:
-        plan.conflicts.append((name, _foreign_change(staged, published)))
+        plan.conflicts.append((name, foreign_change(staged, published)))
 
 
 def _creation(catalog: IcebergCatalog, staged: StagedTable, build: str, now: int) -> TableCommit:
@@ -458,73 +458,6 @@ def _base(staged: StagedTable, published: LoadedTable) -> Metadata:
     return {**published.metadata, **items, "properties": properties, "refs": refs}
 
 
-def _shares_ids(staged: StagedTable, published: LoadedTable) -> bool:
-    """Return whether the build has given ids that another writer has given, too.
-
-    The table is as it was staged then, but has other schemas, partition specs or sort orders that
-    it does not use any more.
-    """
-    first, now = staged.first_metadata, published.metadata
-    last = "last-partition-id"
-    if staged.metadata[last] != first[last] != now[last]:
-        return True
-    for key, id_key in LAYOUTS.items():
-        known = {item[id_key] for item in first.get(key) or []}
-        theirs = {item[id_key]: item for item in now.get(key) or []}
-        for item in staged.metadata.get(key) or []:
-            if item[id_key] not in known and theirs.get(item[id_key], item) != item:
-                return True
-    return False
-
-
-def _is_unchanged(staged: StagedTable) -> bool:
-    """Return whether the build has not changed a table."""
-    first, now = staged.first_metadata, staged.metadata
-    return (
-        versions(first) == versions(now)
-        and own_properties(first) == own_properties(now)
-        and (first.get("refs") or {}) == (now.get("refs") or {})
-    )
-
-
-def _same_layout(staged: StagedTable, published: LoadedTable) -> bool:
-    """Return whether neither the build nor another writer has changed more than rows."""
-    layouts = []
-    for metadata in (staged.first_metadata, staged.metadata, published.metadata):
-        keys = ("format-version", "current-schema-id", "default-spec-id", "location")
-        layouts.append([metadata[key] for key in keys])
-    uuid = published.metadata["table-uuid"]
-    is_same_table = uuid == staged.first_metadata["properties"].get(PUBLISHED_UUID)
-    # Another writer's order is as good for the rows; the build's would be lost.
-    order = "default-sort-order-id"
-    has_own_order = staged.metadata[order] != staged.first_metadata[order]
-    return is_same_table and layouts[0] == layouts[1] == layouts[2] and not has_own_order
-
-
-def _appended_files(staged: StagedTable) -> list[DataFile] | None:
-    """Return the files that the build appended; None if it also changed or removed rows."""
-    new = {s["snapshot-id"]: s for s in staged.new_snapshots(staged.first_metadata)}
-    current = new.get(staged.metadata.get("current-snapshot-id") or 0)
-    operations = {s["summary"]["operation"] for s in new.values()}
-    if current is None or operations != {Operation.APPEND.value}:
-        return None
-    if any(READS_TARGET in s["summary"] for s in new.values()):
-        return None
-    # The snapshots of a replaced table (`create or replace`) do not follow the published ones.
-    main = (staged.first_metadata.get("refs") or {}).get(MAIN) or {}
-    if next(iter(new.values())).get("parent-snapshot-id") != main.get("snapshot-id"):
-        return None
-    io = staged.table.io
-    manifests = read_manifest_list(io, current["manifest-list"])
-    own = [manifest for manifest in manifests if manifest.added_snapshot_id in new]
-    return [
-        entry.data_file
-        for _, entries in iter_manifests(io, own)
-        for entry in entries
-        if entry.status == ADDED or entry.snapshot_id in new
-    ]
-
-
 def _plan_append(
     plan: _Plan,
     catalog: IcebergCatalog,
@@ -544,22 +477,6 @@ def _plan_append(
     plan.commits.append(prepared.commit)
     plan.snapshots[staged.name] = prepared.result.snapshot.snapshot_id
     plan.rebased.append(committer)
-
-
-def _foreign_change(staged: StagedTable, published: LoadedTable) -> str:
-    """Describe what another writer did to a published table."""
-    if published.metadata["table-uuid"] != staged.first_metadata["properties"].get(PUBLISHED_UUID):
-        return "was dropped and created again"
-    ids = {s["snapshot-id"] for s in staged.first_metadata.get("snapshots") or []}
-    snapshots = published.metadata.get("snapshots") or []
-    new = [s for s in snapshots if s["snapshot-id"] not in ids]
-    if not new:
-        return "has other columns or another layout"
-    summary = new[-1]["summary"]
-    who = summary.get("iceberg-stream.principal") or summary.get("engine-name") or ""
-    return f"has the new snapshot {new[-1]['snapshot-id']} ({summary['operation']}" + (
-        f", by {who})" if who else ")"
-    )
 
 
 def _clean_up(

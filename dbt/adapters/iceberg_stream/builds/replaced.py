@@ -206,15 +206,25 @@ def drop_unfilled(catalog: IcebergCatalog, staged: StagedTable) -> None:
     table = catalog.load(staged.name) if staged.is_new else None
     if table is None:
         return
-    abandoned = ABANDONED + staged.build
     if is_unfilled(staged.build, table.metadata):
         try:
-            _abandon(catalog, table, abandoned)
+            _abandon(catalog, table, ABANDONED + staged.build)
         except CommitConflict:
             return  # another process has filled it
-    elif not is_unfilled(abandoned, table.metadata):
-        return
-    catalog.unregister(staged.name, partial(is_unfilled, abandoned))
+    drop_abandoned(catalog, staged)
+
+
+def drop_abandoned(catalog: IcebergCatalog, staged: StagedTable) -> None:
+    """Drop a new table that `drop_unfilled` has marked, but not dropped, before it was killed.
+
+    Args:
+        catalog: the catalog.
+        staged: its staged table.
+    """
+    abandoned = ABANDONED + staged.build
+    table = catalog.metadata(staged.name, history=False) if staged.is_new else None
+    if table is not None and is_unfilled(abandoned, table):
+        catalog.unregister(staged.name, partial(is_unfilled, abandoned))
 
 
 def _abandon(catalog: IcebergCatalog, table: LoadedTable, mark: str) -> None:
