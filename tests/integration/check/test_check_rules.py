@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,9 +12,8 @@ import pytest
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestEntry, ManifestFile
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
-from dbt.adapters.iceberg_stream.maintenance.check.finding import KINDS, Finding
-from tests.integration.damage import (
+from dbt.adapters.iceberg_stream.maintenance.check.finding import KINDS
+from tests.integration.check.damage import (
     DATA,
     DELETES,
     FIELD,
@@ -25,35 +22,18 @@ from tests.integration.damage import (
     edit_entries,
     edit_list,
     edit_metadata,
+    findings,
     rewrite_parquet,
 )
+from tests.integration.check.test_check import DAMAGE, DOCS, PARTITIONED
 from tests.integration.filled_tables import fill
 from tests.integration.streams import NAME, Change, commit, open_sink
-from tests.integration.test_check import DAMAGE, DOCS, PARTITIONED
-from tests.integration.writers import open_catalog
 from tests.servers.iceberg_parser import refusal
 
 Damage = Callable[[IcebergCatalog], Any]
 Metadata = dict[str, Any]
 PARTITION_FIELD = {"source-id": 2, "field-id": 1000, "name": "part", "transform": "identity"}
 NAME_MAPPING = "schema.name-mapping.default"
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
-    lake = open_catalog({"folder": str(tmp_path / "warehouse")})
-    lake.create_namespace("s")
-    yield lake
-    lake.close()
-
-
-def findings(lake: IcebergCatalog) -> list[Finding]:
-    """What is wrong, as a process sees it that has not read the table before."""
-    warehouse = str(lake.pyiceberg.properties["warehouse"]).removeprefix("file://")
-    with closing(open_catalog({"folder": warehouse})) as fresh:
-        loaded = fresh.load(NAME)
-        assert loaded is not None
-        return list(check_table(loaded, data=True).findings)
 
 
 def metadata(change: Callable[[Metadata], Any]) -> Damage:

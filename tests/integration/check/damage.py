@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
+from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ManifestWriter,
     read_manifest,
@@ -27,6 +30,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     write_manifest_list,
 )
 from tests.integration.streams import NAME
+from tests.integration.writers import open_catalog
 
 DATA, DELETES = ManifestContent.DATA, ManifestContent.DELETES
 # Positions of the fields in the records of a data file and of a manifest list.
@@ -125,3 +129,12 @@ def rewrite_parquet(location: str, change: Callable[[pa.Table], pa.Table]) -> in
     rows = pq.read_table(file)
     pq.write_table(change(rows), file, store_schema=False)
     return file.stat().st_size
+
+
+def findings(lake: IcebergCatalog, data: bool = True) -> list[Finding]:
+    """What is wrong, as a process sees it that has not read the table before."""
+    warehouse = str(lake.pyiceberg.properties["warehouse"]).removeprefix("file://")
+    with closing(open_catalog({"folder": warehouse})) as fresh:
+        loaded = fresh.load(NAME)
+        assert loaded is not None
+        return list(check_table(loaded, data).findings)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import pytest
 from pyiceberg.manifest import ManifestEntry
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
-from dbt.adapters.iceberg_stream.maintenance.check.finding import KINDS, Finding
-from tests.integration.damage import (
+from dbt.adapters.iceberg_stream.maintenance.check.finding import KINDS
+from tests.integration.check.damage import (
     DATA,
     DELETES,
     FIELD,
@@ -27,33 +25,16 @@ from tests.integration.damage import (
     edit_files,
     edit_list,
     edit_metadata,
+    findings,
     path_of,
     rewrite_parquet,
     snapshot,
 )
 from tests.integration.filled_tables import fill
 from tests.integration.streams import NAME, Change, commit, open_sink
-from tests.integration.writers import open_catalog
 from tests.servers.iceberg_parser import refusal
 
-DOCS = Path(__file__).parents[2] / "docs" / "check.md"
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
-    lake = open_catalog({"folder": str(tmp_path / "warehouse")})
-    lake.create_namespace("s")
-    yield lake
-    lake.close()
-
-
-def findings(lake: IcebergCatalog, data: bool = True) -> list[Finding]:
-    """What is wrong, as a process sees it that has not read the table before."""
-    warehouse = str(lake.pyiceberg.properties["warehouse"]).removeprefix("file://")
-    with closing(open_catalog({"folder": warehouse})) as fresh:
-        loaded = fresh.load(NAME)
-        assert loaded is not None
-        return [f for f in check_table(loaded, data).findings if f.severity != "note"]
+DOCS = Path(__file__).parents[3] / "docs" / "check.md"
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
@@ -62,7 +43,7 @@ def test_nothing_is_wrong_with_our_tables(
     lake: IcebergCatalog, version: int, partitioned: bool
 ) -> None:
     fill(lake, version, partitioned)
-    assert findings(lake) == []
+    assert [f for f in findings(lake) if f.severity != "note"] == []
 
 
 def set_current(key: str) -> Callable[[IcebergCatalog], None]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +18,6 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from tests.integration.filled_tables import BY_PART
 from tests.integration.streams import NAME, Change, commit, make_table, open_sink
-from tests.integration.writers import open_catalog
 
 STEPS = 12
 # Columns that partition fields may have.
@@ -30,14 +28,6 @@ NESTED = StructType(
     NestedField(100, "a", IntegerType()),
     NestedField(101, "b", ListType(102, StringType(), element_required=False)),
 )
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[IcebergCatalog]:
-    lake = open_catalog({"folder": str(tmp_path / "warehouse")})
-    lake.create_namespace("s")
-    yield lake
-    lake.close()
 
 
 def wrong(lake: IcebergCatalog) -> list[str]:
