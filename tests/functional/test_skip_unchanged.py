@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from dbt.adapters.iceberg_stream.cli import main
 from dbt.adapters.iceberg_stream.materializations.unchanged import UnchangedHooks
 from tests.functional.lake import rows, run, snapshot_ids
-from tests.functional.skipping import SEED, Skipping, built, edit
+from tests.functional.skipping import Skipping, built, edit
 
 FACTOR = "{% macro factor() %}{{ return(3) }}{% endmacro %}"
 UNUSED = "{% macro unused() %}{{ return(1) }}{% endmacro %}"
@@ -392,47 +391,3 @@ class TestAtomic(EveryKind):
         edit(project, "models/e_table.sql", "max(no_column)", "max(one)")
         assert built() == {"d_table", "e_table"}
         assert rows(project, "select n, one from {schema}.e_table") == [(3, 3)]
-
-
-class TestRandomHistory(EveryKind):
-    """After random changes and a run that skips, building all models again changes nothing."""
-
-    @pytest.mark.parametrize("steps", [4, pytest.param(60, marks=pytest.mark.slow)])
-    def test_rows(self, project: Any, steps: int) -> None:
-        rng = random.Random(steps)
-        names = ("base", "a_view", "b_table", "c_increment", "d_table", "e_table")
-        built()
-        for step in range(steps):
-            for change in rng.sample(self.changes(project, rng), rng.randint(0, 2)):
-                change()
-            built()
-            skipped = self.contents(project, names)
-            assert built("--vars", "{iceberg_stream_skip_unchanged: false}") == ALL
-            assert skipped == self.contents(project, names), f"step {step}"
-
-    def changes(self, project: Any, rng: random.Random) -> list[Callable[[], None]]:
-        number = rng.randint(1, 10**6)
-
-        def write(folder: str, name: str, text: str) -> Callable[[], None]:
-            return lambda: write_file(text, str(project.project_root), folder, name)
-
-        def statement(text: str) -> Callable[[], None]:
-            return lambda: run(project, text)
-
-        return [
-            write("seeds", "base.csv", f"{SEED}4,{number}\n"),
-            write("macros", "factor.sql", FACTOR.replace("3", str(number))),
-            write("models", "d_table.sql", MODELS["d_table.sql"].replace("1 as", f"{number} as")),
-            write(
-                "models",
-                "a_view.sql",
-                f"select * from {{{{ ref('base') }}}} where id <> {number % 5}",
-            ),
-            statement("delete from {schema}.d_table"),
-            statement("drop table {schema}.b_table"),
-            statement(f"insert into {{schema}}.b_table values ({number}, 1)"),
-            statement("create or replace view {schema}.a_view as select 1 as id, 2 as v"),
-        ]
-
-    def contents(self, project: Any, names: tuple[str, ...]) -> dict[str, list[Any]]:
-        return {name: sorted(rows(project, f"select * from {{schema}}.{name}")) for name in names}
