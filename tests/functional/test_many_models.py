@@ -29,7 +29,9 @@ KINDS: list[dict[str, str]] = [
     {"materialized": "incremental", "incremental_strategy": "delete+insert", "unique_key": "id"},
 ]
 # What a process says that meets another one, or that is refused.
-EXPECTED_ERRORS = re.compile(r"[Aa]nother (writer|process|run)|has changed|at the same time")
+EXPECTED_ERRORS = re.compile(
+    r"[Aa]nother (writer|process|run)|has changed|changed since|at the same time"
+)
 
 
 class Project:
