@@ -25,6 +25,10 @@ def shares_ids(staged: StagedTable, published: LoadedTable) -> bool:
 
     The table is as it was staged then, but has other schemas, partition specs or sort orders that
     it does not use any more.
+
+    Args:
+        staged: the staged table.
+        published: the published table now.
     """
     first, now = staged.first_metadata, published.metadata
     last = "last-partition-id"
@@ -40,7 +44,11 @@ def shares_ids(staged: StagedTable, published: LoadedTable) -> bool:
 
 
 def is_unchanged(staged: StagedTable) -> bool:
-    """Return whether the build has not changed a table."""
+    """Return whether the build has not changed a table.
+
+    Args:
+        staged: the staged table.
+    """
     first, now = staged.first_metadata, staged.metadata
     return (
         versions(first) == versions(now)
@@ -50,7 +58,12 @@ def is_unchanged(staged: StagedTable) -> bool:
 
 
 def same_layout(staged: StagedTable, published: LoadedTable) -> bool:
-    """Return whether neither the build nor another writer has changed more than rows."""
+    """Return whether neither the build nor another writer has changed more than rows.
+
+    Args:
+        staged: the staged table.
+        published: the published table now.
+    """
     layouts = []
     for metadata in (staged.first_metadata, staged.metadata, published.metadata):
         keys = ("format-version", "current-schema-id", "default-spec-id", "location")
@@ -64,7 +77,14 @@ def same_layout(staged: StagedTable, published: LoadedTable) -> bool:
 
 
 def appended_files(staged: StagedTable) -> list[DataFile] | None:
-    """Return the files that the build appended; None if it also changed or removed rows."""
+    """Return the files that the build appended; None if it also changed or removed rows.
+
+    Args:
+        staged: the staged table.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
     new = {s["snapshot-id"]: s for s in staged.new_snapshots(staged.first_metadata)}
     current = new.get(staged.metadata.get("current-snapshot-id") or 0)
     operations = {s["summary"]["operation"] for s in new.values()}
@@ -88,7 +108,12 @@ def appended_files(staged: StagedTable) -> list[DataFile] | None:
 
 
 def foreign_change(staged: StagedTable, published: LoadedTable) -> str:
-    """Describe what another writer did to a published table."""
+    """Describe what another writer did to a published table.
+
+    Args:
+        staged: the staged table.
+        published: the published table now.
+    """
     if published.metadata["table-uuid"] != staged.first_metadata["properties"].get(PUBLISHED_UUID):
         return "was dropped and created again"
     ids = {s["snapshot-id"] for s in staged.first_metadata.get("snapshots") or []}
