@@ -103,7 +103,13 @@ class TestManyRows(SelfReading):
     def dbt_profile_target(self, dbt_profile_target: Any) -> dict[str, object]:
         return {**dbt_profile_target, "small_table_rows": 0}
 
-    @pytest.mark.parametrize("name", sorted(MODELS))
+    @pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(name, marks=pytest.mark.slow) if name == "merged_by_spark" else name
+            for name in sorted(MODELS)
+        ],
+    )
     def test_no_update_is_lost(self, project: Any, name: str) -> None:
         self.assert_none_lost(project, name)
 

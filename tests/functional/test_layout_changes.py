@@ -45,7 +45,7 @@ class TestOverwriting:
     def models(self) -> dict[str, str]:
         return {"overwritten.sql": OVERWRITTEN}
 
-    @pytest.mark.parametrize("version", [1, 2, 3])
+    @pytest.mark.parametrize("version", [1, pytest.param(2, marks=pytest.mark.slow), 3])
     def test_rows_of_all_layouts(self, project: Any, version: int) -> None:
         rng = Random(version)
         run(project, "drop table if exists {schema}.overwritten")

@@ -138,6 +138,7 @@ class TestWriterAndReader:
             n for n, _ in project.adapter.catalog.relations(project.test_schema) if "__" in n
         ]
 
+    @pytest.mark.slow
     def test_readers_find_whole_builds(self, project: Any) -> None:
         lake = project.adapter.catalog
         lake.create_namespace("s")

@@ -140,7 +140,7 @@ class TestConcurrentBatches:
             "unaligned.sql": batches.format(partition="partition_by=['month(at)']"),
         }
 
-    @pytest.mark.parametrize("name", ["aligned", "unaligned"])
+    @pytest.mark.parametrize("name", [pytest.param("aligned", marks=pytest.mark.slow), "unaligned"])
     def test_each_batch_replaces_its_day(self, project: Any, name: str) -> None:
         span = ["--event-time-start", "2024-01-01", "--event-time-end", "2024-01-08"]
         run_dbt(["run", "--select", "hours", name, "--threads", "8", *span])

@@ -261,21 +261,25 @@ def test_the_same_messages_as_spark_reads(broker: Broker, spark: Session, seed: 
     topic.source.close()
 
 
+def slow(options: dict[str, Any]) -> Any:
+    return pytest.param(options, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"keys": ("id",), "sql": FILTERED},
+        slow({"keys": ("id",), "sql": FILTERED}),
         {"keys": ("id",), "sql": COMPUTED, "layout": "partitioned by (bucket(3, id), name)"},
-        {
-            **{"keys": ("id",), "sql": COMPUTED, "sequence_by": ("name",)},
-            "layout": "partitioned by (truncate(1, name))",
-        },
+        slow(
+            {"keys": ("id",), "sql": COMPUTED, "sequence_by": ("name",)}
+            | {"layout": "partitioned by (truncate(1, name))"}
+        ),
         # Only Spark computes these.
         {"sql": JOINED},
-        {"keys": ("id",), "sql": REVERSED, "layout": "partitioned by (name)"},
+        slow({"keys": ("id",), "sql": REVERSED, "layout": "partitioned by (name)"}),
         {"keys": ("id",), "ignore_null_updates": True},
-        {"keys": ("id",), "delete_encoding": "copy_on_write"},
+        slow({"keys": ("id",), "delete_encoding": "copy_on_write"}),
     ],
 )
 def test_the_same_table_as_spark_makes(

@@ -90,7 +90,7 @@ def test_random_histories(
     bed = Bed(lake, spark, tmp_path / "landing", plans, OPTIONS, EXTRA, layout)
     truth: list[Version] = []
     deletes: set[Delete] = set()
-    for _ in range(5):
+    for _ in range(3):
         for _ in range(chosen.randrange(1, 3)):
             # Each time once in a file, because several files may be one batch.
             times = chosen.sample(range(60), chosen.randrange(1, 25))

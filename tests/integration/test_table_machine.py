@@ -18,7 +18,7 @@ from tests.integration.table_machine import TableMachine
 from tests.integration.writers import open_catalog
 
 # The first history of a run is the simplest one, over and over the same step.
-HISTORIES, STEPS = 3, 30
+HISTORIES, STEPS = 2, 30
 SLOW_HISTORIES, SLOW_STEPS = 5, 50
 SEEDS = range(100, 200)
 

@@ -37,7 +37,7 @@ from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_connection
 from tests.lost_files import missing_files
 
-SECONDS, SLOW_SECONDS = 40, 1800
+SECONDS, SLOW_SECONDS = 25, 1800
 KEYS, BATCH = 5_000, 400
 # Keys of the merge, whose values are always equal, and of appends, so many at once.
 MERGED, APPENDED = range(1_000_000, 1_000_100), 50

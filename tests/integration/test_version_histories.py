@@ -227,7 +227,7 @@ def test_histories(machine: Any, collide: bool, monkeypatch: pytest.MonkeyPatch)
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=20,
+            max_examples=10,
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),
