@@ -39,7 +39,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.highest_values import HighestV
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream
+from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream, forget_stream
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
@@ -291,3 +291,11 @@ def test_types_that_order_nothing(tmp_path: Path, kind: IcebergType) -> None:
     table = Table(tmp_path, kind)
     with pytest.raises(StreamError, match="`sequence_by` names `at` of s.t, whose type"):
         table.sink()
+
+
+def test_deletes_of_a_forgotten_stream(longs: Table) -> None:
+    """Late changes of another stream do not bring its keys back."""
+    longs.change(longs.sink(), (1, None, 9))
+    forget_stream(longs.lake, NAME, "model.a.b")
+    longs.change(longs.sink("model.a.other"), (1, "late", 5), (2, "x", 5))
+    assert duckdb_rows(longs.lake, "t", "id, value") == [(2, "x")]

@@ -11,6 +11,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
+from dbt.adapters.iceberg_stream.stream.query.key_lineage import source_key_columns
 from dbt.adapters.iceberg_stream.stream.sources.arrow.debezium import decode_debezium
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.formats.row_images import PLACEHOLDER, unlogged
@@ -149,3 +150,24 @@ def test_maxwell(spark: Session) -> None:
     texts = [json.dumps({"table": "t", **message}).encode() for message, _ in cases]
     frame = envelope.unpack(spark.spark, messages(spark, texts))
     assert rows_of(spark, frame) == expected(cases)
+
+
+@pytest.mark.parametrize(
+    ("sql", "after"),
+    [
+        ("select id, doc from m", {"id": None, "doc": "a"}),
+        ("select coalesce(id, -1) as id, doc from m", {"id": None, "doc": "a"}),
+        ("select id, lower(doc) as key from m", {"id": 1, "doc": "b"}),
+        ("select id, map_values(named)[0] as key from m", {"id": 1, "named": {"k": "v"}}),
+    ],
+)
+def test_an_update_that_changes_the_key(spark: Session, sql: str, after: dict[str, Any]) -> None:
+    """The row of the old key goes, also if the new key is null or the query computes it."""
+    keys = source_key_columns(sql, "m", ["id", "key"])
+    envelope = Envelope(
+        "debezium", f"{DDL}, named map<string, string>", required=keys.passed_on, key=keys.read
+    )
+    change = {"op": "u", "before": {"id": 1, "doc": "a", "named": {"k": "u"}}, "after": after}
+    frame = envelope.unpack(spark.spark, messages(spark, [json.dumps(change).encode()]))
+    query = f"select id, __stream.deleted, {REASON} from m order by __stream.minor, 2 desc"
+    assert as_rows(spark.rows(query, m=frame)) == [(1, True, None), (after["id"], False, None)]

@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.batches.runners import in_process, in_tasks
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from tests.integration.stream_bed import (
     COLUMNS,
@@ -22,6 +23,7 @@ from tests.integration.stream_bed import (
     last_of_each,
     random_changes,
 )
+from tests.lost_files import assert_nothing_lost
 
 MakeBed = Callable[..., Bed]
 
@@ -181,6 +183,73 @@ def test_soft_deletes(bed: MakeBed) -> None:
     made.drain()
     rows = made.rows("id, a, b, gone_at is not null")
     assert rows == [(1, "x", 1, True), (2, "y", None, False), (3, "z", None, True)]
+
+
+@pytest.mark.parametrize("encoding", ["auto", "equality"])
+def test_a_delete_before_the_row_that_it_marks(bed: MakeBed, encoding: str) -> None:
+    made = bed(
+        deletes="op = 'd'",
+        soft_deletes="gone_at",
+        sequence_by=("at",),
+        delete_encoding=encoding,
+        extra=", gone_at timestamp",
+    )
+    made.land([{"id": 1, "op": "d", "at": 5}, {"id": 2, "op": "d", "at": 5}])
+    made.drain()
+    made.land([{"id": 1, "a": "x", "at": 3, "op": "u"}, {"id": 2, "a": "y", "at": 7, "op": "u"}])
+    made.drain()
+    assert made.rows("id, a, at, gone_at is null") == [(2, "y", 7, True)]
+
+
+@pytest.mark.parametrize("encoding", ["auto", "copy_on_write"])
+def test_soft_deletes_and_nulls_that_leave_the_value(bed: MakeBed, encoding: str) -> None:
+    made = bed(
+        deletes="op = 'd'",
+        soft_deletes="gone_at",
+        ignore_null_updates=True,
+        delete_encoding=encoding,
+        extra=", gone_at timestamp",
+    )
+    made.land([{"id": 1, "a": "x", "b": 1, "op": "u"}])
+    made.drain()
+    made.land([{"id": 1, "b": 2, "op": "u"}, {"id": 1, "op": "d"}])
+    made.drain()
+    assert made.rows("id, a, b, gone_at is null") == [(1, "x", 2, False)]
+
+
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_deletes_that_were_rolled_back(bed: MakeBed, scd_type: int) -> None:
+    extra = ", __START_AT bigint, __END_AT bigint" if scd_type == 2 else ""
+    made = bed(deletes="op = 'd'", sequence_by=("at",), scd_type=scd_type, extra=extra)
+    made.land([{"id": 1, "a": "x", "at": 1, "op": "u"}, {"id": 3, "a": "x", "at": 20, "op": "u"}])
+    made.land([{"id": 4, "op": "d", "at": 8}])
+    made.drain()
+    good = made.lake.table(("s", made.name)).metadata.current_snapshot_id
+    made.land([{"id": 1, "op": "d", "at": 9}, {"id": 2, "op": "d", "at": 9}])
+    (wrong,) = made.folder.glob("00003.*")
+    made.drain()
+    made.spark.run(f"call lake.system.rollback_to_snapshot('s.{made.name}', {good})")
+    accept_rollback(made.lake, ("s", made.name), f"sink.{made.name}")
+    wrong.unlink()
+    made.land([{"id": key, "a": "y", "at": 5, "op": "u"} for key in (1, 2, 4)])
+    made.drain()
+    if scd_type == 1:
+        assert made.rows("id, a, at") == [(1, "y", 5), (2, "y", 5), (3, "x", 20)]
+    else:
+        assert made.rows("id, a, __END_AT", "id, __START_AT") == [
+            *[(1, "x", 5), (1, "y", None), (2, "y", None), (3, "x", None), (4, "y", 8)]
+        ]
+    assert_nothing_lost(made.lake)
+
+
+def test_versions_of_rows_without_a_start(bed: MakeBed) -> None:
+    made = bed(sequence_by=("at",), scd_type=2, extra=", __START_AT bigint, __END_AT bigint")
+    made.land([{"id": 1, "a": "x", "at": 1, "op": "u"}])
+    made.drain()
+    made.spark.run(f"insert into s.{made.name} (id, a, at) values (2, 'other', 1)")
+    made.land([{"id": 2, "a": "y", "at": 5, "op": "u"}])
+    with pytest.raises(Exception, match="A row of the table has no value in __START_AT"):
+        made.drain()
 
 
 @pytest.mark.parametrize(

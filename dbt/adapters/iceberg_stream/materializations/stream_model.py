@@ -136,7 +136,8 @@ class StreamModel:
         # Records need only the key columns that all routes share.
         lowered = [{key.lower() for key in route_keys} for route_keys in routed]
         shared = [key for key in self.options.keys if all(key.lower() in own for own in lowered)]
-        return self._open(keys, source_key_columns(self.sql, VIEW, shared))
+        required = source_key_columns(self.sql, VIEW, shared).passed_on
+        return self._open(source_key_columns(self.sql, VIEW, keys).read or keys, required)
 
     def _open(self, keys: Sequence[str], required: Sequence[str]) -> Source:
         credentials = self.context.credentials

@@ -169,6 +169,7 @@ def with_table_spelling(options: StreamOptions, names: Sequence[str]) -> StreamO
         keys=spelled(options.keys),
         sequence_by=spelled(options.sequence_by),
         ignore_null_updates=nulls if isinstance(nulls, bool) else spelled(nulls),
+        soft_deletes=spelled((options.soft_deletes,))[0] if options.soft_deletes else None,
     )
 
 

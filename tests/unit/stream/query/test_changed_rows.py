@@ -159,6 +159,7 @@ def test_versions_in_any_order() -> None:
     for _ in range(60):
         changes = [(chance.randint(0, 6), change) for change in random_changes(chance)]
         with duckdb.connect() as connection:
+            connection.execute("create macro raise_error(message) as error(message)")
             rows = "k1 int, k2 int, v text, w text"
             connection.execute(f"create table t ({rows}, __START_AT int, __END_AT int)")
             connection.execute("create table x (k1 int, k2 int, __START_AT int)")

@@ -41,9 +41,24 @@ from dbt.adapters.iceberg_stream.stream.query.key_lineage import source_key_colu
     ],
 )
 def test_keys_that_are_not_computed(sql: str, expected: tuple[str, ...]) -> None:
-    assert source_key_columns(sql, "v", ["id"]) == expected
+    assert source_key_columns(sql, "v", ["id"]).passed_on == expected
 
 
 def test_several_keys() -> None:
     sql = "with x as (select a, upper(b) as b, c as d from v) select a, b, d from x"
-    assert source_key_columns(sql, "v", ["a", "b", "d"]) == ("a", "c")
+    assert source_key_columns(sql, "v", ["a", "b", "d"]).passed_on == ("a", "c")
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("select lower(email) as id from v", ("email",)),
+        ("select *, concat(a, b) as id from v", ("a", "b")),
+        ("with x as (select upper(a) as b, c from v) select b || c as id from x", ("a", "c")),
+        ("select v.a + t.b as id from v left join t on v.a = t.a", ("a",)),
+        ("select uuid() as id from v", ()),
+        ("select id from v", ("id",)),
+    ],
+)
+def test_columns_that_keys_are_computed_from(sql: str, expected: tuple[str, ...]) -> None:
+    assert source_key_columns(sql, "v", ["id"]).read == expected

@@ -108,6 +108,7 @@ def test_nothing_waits_for_a_forgotten_stream(lake: IcebergCatalog) -> None:
     forget_stream(lake, NAME, OLD)
     assert stream_readers([lake], "u") == []
     assert list(check_streams(load(lake).metadata)) == []
-    assert not any("deleted-keys" in name for name in load(lake).metadata["properties"])
+    # Other streams may get changes that are older than its deletes.
+    assert any("deleted-keys" in name for name in load(lake).metadata["properties"])
     with pytest.raises(StreamError, match=f"no progress of the stream {OLD}. It has that of: none"):
         forget_stream(lake, NAME, OLD)

@@ -56,7 +56,7 @@ def with_located_rows(
     has_floats = any(pa.types.is_floating(field.type) for field in keys.schema)
     if keys.num_rows > MOST_KEYS or has_floats:
         return query
-    columns = (*query.columns, *query.period)
+    columns = (*query.columns, *query.added_columns)
     rows = sink.rows_of(RowLookup(keys, columns, MOST_ROWS, MOST_BYTES, query.period))
     if rows is None or not _is_read_alike(rows.schema, schema):
         return query

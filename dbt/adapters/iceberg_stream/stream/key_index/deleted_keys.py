@@ -190,10 +190,42 @@ def add_deleted_keys(
         except FileNotFoundError:
             warn_of_missing(file.location)
     all_rows = pa.concat_tables(merged)
-    location = f"{target.location}/metadata/{uuid.uuid4()}-deleted-keys.parquet"
-    _write(target, location, all_rows)
+    location = _write(target, all_rows)
     kept.append(DeletedKeysFile(location, all_rows.num_rows, now))
     return DeletedKeysUpdate(tuple(kept), (location,), tuple(removed))
+
+
+def forget_later_deletes(
+    target: WriteTarget, files: Sequence[DeletedKeysFile], until: int
+) -> DeletedKeysUpdate:
+    """Write the files that have deletes of a later time again, without those.
+
+    Args:
+        target: the table's storage.
+        files: the files so far.
+        until: time of the last delete that counts, in milliseconds since the epoch.
+
+    Raises:
+        OSError: the storage refuses a file.
+    """
+    kept, added, removed = [], [], []
+    for file in files:
+        if file.newest <= until:
+            kept.append(file)
+            continue
+        removed.append(file.location)
+        try:
+            with target.filesystem().open_input_file(target.path_of(file.location)) as opened:
+                rows = pq.read_table(opened)
+        except FileNotFoundError:
+            warn_of_missing(file.location)
+            continue
+        rows = rows.filter(pc.less_equal(rows[DELETED_AT.name], until))
+        if rows.num_rows:
+            location = _write(target, rows)
+            added.append(location)
+            kept.append(DeletedKeysFile(location, rows.num_rows, until))
+    return DeletedKeysUpdate(tuple(kept), tuple(added), tuple(removed))
 
 
 def warn_of_missing(location: str) -> None:
@@ -208,8 +240,11 @@ def warn_of_missing(location: str) -> None:
     )
 
 
-def _write(target: WriteTarget, location: str, rows: pa.Table) -> None:
+def _write(target: WriteTarget, rows: pa.Table) -> str:
+    """Write a file of deleted keys; return its location."""
+    location = f"{target.location}/metadata/{uuid.uuid4()}-deleted-keys.parquet"
     with ExitStack() as undo, target.io.new_output(location).create() as stream:
         undo.callback(remove_quietly, target.io, location)
         pq.write_table(rows, stream, compression="zstd", row_group_size=ROW_GROUP)
         undo.pop_all()
+    return location

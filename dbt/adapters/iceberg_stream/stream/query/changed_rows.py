@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 
 START, END = "__START_AT", "__END_AT"
 # Whether the table has a row of a change's key, all of whose columns may be null.
 EXISTS = "__exists"
+NO_START = (
+    f"A row of the table has no value in {START}: it is older than `stored_as_scd_type: 2`, "
+    "or another writer has written it. Give it one, or run the model with --full-refresh."
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,28 @@ def get_not_late_sql(
     )
 
 
+def get_not_overtaken_sql(changes: str, table: TargetTable, sequence_by: Sequence[str]) -> str:
+    """Return changes without those that come after a newer change of their key.
+
+    Another batch would leave them out, where the newer change had already been written.
+
+    Args:
+        changes: a query that returns changes.
+        table: the table.
+        sequence_by: columns of the table that order the changes.
+    """
+    names, count = table.order_names, len(sequence_by)
+    ours = f"struct({', '.join(names[:count])})"
+    # Among changes whose place in the source is not known, `sequence_by` decides.
+    arrival = ", ".join([*names[count:], *names[:count]])
+    window = f"{table.by_key} order by {arrival} rows between unbounded preceding and 1 preceding"
+    return (
+        f"select * except (__newest) from "
+        f"(select *, max({ours}) over ({window}) as __newest from (\n{changes}\n)) "
+        f"where __newest is null or {ours} >= __newest"
+    )
+
+
 def get_filled_sql(
     changes: str, table: TargetTable, columns: Sequence[str], deleted_at: str | None = None
 ) -> str:
@@ -142,24 +168,28 @@ def get_soft_deletes_sql(
         changes: a query that returns changes.
         table: the table.
         deleted_at: the column that takes the time of a delete.
-        sequence_by: columns of the table that order the changes; a delete keeps its own values.
+        sequence_by: columns of the table that order the changes; a delete keeps its own values. A
+            delete of a key without a row stays a delete, so that older changes have no effect.
     """
     row = ", ".join(quote(name) for name in table.columns)
     last = (
         f"last_value(if({DELETED}, null, struct({row}))) ignore nulls "
         f"over ({table.by_key} {table.before}) as __last"
     )
+    has_row = f"d.__last is not null or coalesce(t.{EXISTS}, false)"
+    is_marked = f"d.{DELETED} and ({has_row})"
     expressions = []
     for name in table.columns:
         column = quote(name)
         last_value = f"if(d.__last is null, t.{column}, d.__last.{column})"
         if name in sequence_by:
             last_value = f"d.{column}"  # the delete's own: changes older than it are late
-        expressions.append(f"if(d.{DELETED}, {last_value}, d.{column}) as {column}")
-    expressions.append(f"if(d.{DELETED}, current_timestamp(), null) as {quote(deleted_at)}")
-    expressions += [*(f"d.{name}" for name in table.order_names), f"false as {DELETED}"]
-    had_row = f"d.__last is not null or t.{EXISTS}"
-    return f"{table.joined(changes, last, expressions)} where not d.{DELETED} or {had_row}"
+        expressions.append(f"if({is_marked}, {last_value}, d.{column}) as {column}")
+    expressions.append(f"if({is_marked}, current_timestamp(), null) as {quote(deleted_at)}")
+    expressions += [f"d.{name}" for name in table.order_names]
+    expressions.append(f"d.{DELETED} and not ({has_row}) as {DELETED}")
+    joined = table.joined(changes, last, expressions)
+    return joined if sequence_by else f"{joined} where not d.{DELETED} or {has_row}"
 
 
 def get_deletes_sql(changes: str, table: TargetTable) -> str:
@@ -205,7 +235,8 @@ with c as (
   ) where __n = 1
 ),
 h as (
-  select {columns}, {START}, {END} from {table.relation} as t
+  select {columns}, coalesce({START}, raise_error({literal(NO_START)})) as {START}, {END}
+  from {table.relation} as t
   where exists (
     select 1 from c where {table.match("c", "t")}
       and (t.{END} is null or t.{END} > c.__at or t.{START} >= c.__at)

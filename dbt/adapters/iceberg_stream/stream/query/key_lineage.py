@@ -1,8 +1,9 @@
-"""Find the source's columns that a query passes on unchanged as its keys."""
+"""Find the source's columns that a query returns as its keys, or computes them from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import sqlglot
 from sqlglot import exp
@@ -10,34 +11,45 @@ from sqlglot.errors import OptimizeError, ParseError
 from sqlglot.optimizer.scope import Scope, build_scope
 
 
-def source_key_columns(sql: str, view: str, keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of the source that the query passes on unchanged as its keys.
+@dataclass(frozen=True)
+class KeyColumns:
+    """Columns of the source.
+
+    Attributes:
+        passed_on: those that the query returns unchanged as keys.
+        read: those that keys are computed from, with those that are passed on.
+    """
+
+    passed_on: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+
+
+def source_key_columns(sql: str, view: str, keys: Sequence[str]) -> KeyColumns:
+    """Return the columns of the source that the keys of a query come from.
 
     They are followed through joins, subqueries and common table expressions. A column without the
     name of its table may belong to a joined table: the caller checks whether the source has it.
 
     Args:
-        sql: the query; one that cannot be parsed has no such keys, and is refused elsewhere.
+        sql: the query; one that cannot be parsed has no such columns, and is refused elsewhere.
         view: the name that the source has in it.
         keys: columns that the query returns.
-
-    Returns:
-        Names of the source's columns, for those keys that are not computed.
     """
     try:
         scope = build_scope(sqlglot.parse_one(sql, dialect="spark"))
     except (ParseError, OptimizeError):
-        return ()
+        return KeyColumns()
     if scope is None:
-        return ()
-    columns = (_returned(scope, key, view) for key in keys)
-    return tuple(column for column in columns if column is not None)
+        return KeyColumns()
+    found = [column for key in keys for column in _returned(scope, key, view)]
+    passed_on = [name for name, is_unchanged in found if is_unchanged]
+    return KeyColumns(tuple(passed_on), tuple(dict.fromkeys(name for name, _ in found)))
 
 
-def _returned(scope: Scope, name: str, view: str) -> str | None:
-    """Return the source's column that a query returns under a name."""
+def _returned(scope: Scope, name: str, view: str) -> list[tuple[str, bool]]:
+    """Return the source's columns behind a column of a query, and whether each is unchanged."""
     if not isinstance(scope.expression, exp.Select):
-        return None
+        return []
     stars: list[str] = []
     for projection in scope.expression.expressions:
         column = projection.unalias()
@@ -46,9 +58,11 @@ def _returned(scope: Scope, name: str, view: str) -> str | None:
             if _has_name(star, name):
                 stars.append(column.table if isinstance(column, exp.Column) else "")
         elif projection.alias_or_name.lower() == name.lower():
-            is_column = isinstance(column, exp.Column)
-            return _read(scope, column.table, column.name, view) if is_column else None
-    return next((one for table in stars if (one := _read(scope, table, name, view))), None)
+            if isinstance(column, exp.Column):
+                return _read(scope, column.table, column.name, view)
+            read = [_read(scope, c.table, c.name, view) for c in column.find_all(exp.Column)]
+            return [(source, False) for sources in read for source, _ in sources]
+    return next((one for table in stars if (one := _read(scope, table, name, view))), [])
 
 
 def _has_name(star: exp.Star, name: str) -> bool:
@@ -59,16 +73,16 @@ def _has_name(star: exp.Star, name: str) -> bool:
     return name.lower() not in {column.name.lower() for column in left_out}
 
 
-def _read(scope: Scope, table: str, name: str, view: str) -> str | None:
-    """Return the source's column behind a column of a query's `from`."""
+def _read(scope: Scope, table: str, name: str, view: str) -> list[tuple[str, bool]]:
+    """Return the source's columns behind a column of a query's `from`."""
     for source in _sources(scope, table):
         if isinstance(source, Scope):
-            column = _returned(source, name, view)
+            columns = _returned(source, name, view)
         else:
-            column = name if source.name == view and not source.db else None
-        if column is not None:
-            return column
-    return None
+            columns = [(name, True)] if source.name == view and not source.db else []
+        if columns:
+            return columns
+    return []
 
 
 def _sources(scope: Scope, table: str) -> Iterator[exp.Table | Scope]:

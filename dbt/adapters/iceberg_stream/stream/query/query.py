@@ -27,6 +27,7 @@ from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     get_deletes_sql,
     get_filled_sql,
     get_not_late_sql,
+    get_not_overtaken_sql,
     get_soft_deletes_sql,
     get_versions_sql,
 )
@@ -319,6 +320,11 @@ class StreamQuery:
         return (START, END) if self.options.scd_type == 2 else ()
 
     @property
+    def added_columns(self) -> tuple[str, ...]:
+        """Columns that the stream itself adds to the table."""
+        return (self.options.soft_deletes,) if self.options.soft_deletes else self.period
+
+    @property
     def keeps_order(self) -> bool:
         """Return whether the query returns rows in the source's order, as it does without joins."""
         tree = sqlglot.parse_one(self.change_sql, dialect="spark")
@@ -418,9 +424,12 @@ class StreamQuery:
     def _finished(self, sql: str, tombstones: str | None = None) -> str:
         """Apply the options that read the table's rows, and add the partition values."""
         options, table = self.options, self._target
+        if options.sequence_by and (options.ignore_null_updates or options.soft_deletes):
+            sql = get_not_overtaken_sql(sql, table, options.sequence_by)
         if nulls := options.ignore_null_updates:
-            others = [name for name in self.columns if name not in options.keys]
-            filled = others if isinstance(nulls, bool) else nulls
+            own = {*options.keys, *options.sequence_by}
+            names = self.columns if isinstance(nulls, bool) else nulls
+            filled = [name for name in names if name not in own]
             sql = get_filled_sql(sql, table, filled, options.soft_deletes)
         if options.soft_deletes:
             sql = get_soft_deletes_sql(sql, table, options.soft_deletes, options.sequence_by)

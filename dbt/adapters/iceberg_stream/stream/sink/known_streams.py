@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, storage
+from dbt.adapters.iceberg_stream.stream.key_index import storage
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     FORGOTTEN,
     Progress,
@@ -100,7 +100,9 @@ def add_stream(catalog: IcebergCatalog, name: Name, sink_id: str) -> Progress:
 def forget_stream(catalog: IcebergCatalog, name: Name, sink_id: str) -> None:
     """Remove the progress of a stream, which needs no snapshots of its source any more.
 
-    The table remembers that there was progress: the stream does not start again by itself.
+    The table remembers that there was progress: the stream does not start again by itself. It also
+    keeps the keys that the stream has deleted, which late changes of other streams must not bring
+    back.
 
     Args:
         catalog: the catalog.
@@ -118,13 +120,18 @@ def forget_stream(catalog: IcebergCatalog, name: Name, sink_id: str) -> None:
         raise StreamError(
             f"{'.'.join(name)} has no progress of the stream {sink_id}. It has that of: {known}."
         )
-    content = {FORGOTTEN: int(time.time() * 1000), "version": progress.version}
+    content = {
+        FORGOTTEN: int(time.time() * 1000),
+        "version": progress.version,
+        "watermark": progress.watermark,
+        "ordered-by": progress.ordered_by,
+    }
     updates: list[TableUpdate] = [
         SetPropertiesUpdate(updates={property_name(sink_id): json.dumps(content)})
     ]
-    lists = {f"{prefix}{sink_id}" for prefix in (deleted_keys.PROPERTY, storage.PROPERTY)}
-    if present := sorted(lists & (base.metadata.get("properties") or {}).keys()):
-        updates.append(RemovePropertiesUpdate(removals=present))
+    index = f"{storage.PROPERTY}{sink_id}"
+    if index in (base.metadata.get("properties") or {}):
+        updates.append(RemovePropertiesUpdate(removals=[index]))
     catalog.commit(base, unchanged(base), tuple(updates))
 
 

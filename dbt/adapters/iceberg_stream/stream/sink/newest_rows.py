@@ -13,7 +13,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
 from dbt.adapters.iceberg_stream.stream.key_index.highest_values import HighestValues, higher
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sink.progress import sinks, watermark_of_others
+from dbt.adapters.iceberg_stream.stream.sink.progress import recorded_ids, watermark_of_others
 from dbt.adapters.iceberg_stream.stream.sink.watermark import from_json
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
@@ -67,7 +67,7 @@ class NewestRows:
             highest, self.is_known = higher(highest, in_files), True
         except UnsupportedFile:
             self.is_known = False
-        others = {progress.sink_id for progress in sinks(base.metadata)} - {self.sink_id}
+        others = {*recorded_ids(base.metadata)} - {self.sink_id}
         watermark = watermark_of_others(base.metadata, self.column, others)
         self.highest = higher(highest, watermark)
         self._snapshot_id = snapshot_id

@@ -328,7 +328,7 @@ def sinks(metadata: Metadata) -> list[Progress]:
 def watermark_of_others(
     metadata: Metadata, column: pa.Field, sink_ids: Collection[str]
 ) -> pa.Scalar:
-    """Return the highest watermark of other streams that write to a table.
+    """Return the highest watermark of other streams of a table, forgotten ones included.
 
     Args:
         metadata: of the table.
@@ -340,10 +340,11 @@ def watermark_of_others(
         The watermark; null if there is none.
     """
     highest = pa.scalar(None, column.type)
-    for progress in sinks(metadata):
-        if progress.sink_id in sink_ids and progress.ordered_by in (field_id(column), None):
+    for payload in filter(None, (_property_payload(metadata, one) for one in sink_ids)):
+        if payload.get("ordered-by") in (field_id(column), None):
             with suppress(pa.ArrowException, TypeError, OverflowError):
-                highest = higher(highest, pa.scalar(from_json(progress.watermark), column.type))
+                value = from_json(payload.get("watermark"))
+                highest = higher(highest, pa.scalar(value, column.type))
     return highest
 
 
@@ -356,15 +357,32 @@ def _require_same_run(other: Progress, ours: Progress) -> None:
         )
 
 
-def _committed(snapshots: Iterator[Mapping[str, Any]], sink_id: str) -> Iterator[Progress]:
-    """Yield the progress in a stream's snapshots, in their order.
+def committed_ms(metadata: Metadata, sink_id: str) -> int | None:
+    """Return the time of a stream's last commit among the ancestors of the current snapshot.
 
-    Snapshots of other writers, and compactions, which copy summaries, are skipped.
+    Args:
+        metadata: of the table.
+        sink_id: of the stream.
+
+    Returns:
+        Milliseconds since the epoch; None if no ancestor is a commit of the stream.
     """
+    commits = (one for one in _ancestors(metadata) if _is_commit(one, sink_id))
+    return next((int(one["timestamp-ms"]) for one in commits), None)
+
+
+def _is_commit(snapshot: Mapping[str, Any], sink_id: str) -> bool:
+    """Return whether a stream has made a snapshot, not a compaction, which copies summaries."""
+    summary = snapshot.get("summary") or {}
+    return summary.get(SINK_ID) == sink_id and summary.get("operation") != "replace"
+
+
+def _committed(snapshots: Iterator[Mapping[str, Any]], sink_id: str) -> Iterator[Progress]:
+    """Yield the progress in a stream's snapshots, in their order."""
     for snapshot in snapshots:
-        summary = snapshot.get("summary") or {}
-        if summary.get(SINK_ID) != sink_id or summary.get("operation") == "replace":
+        if not _is_commit(snapshot, sink_id):
             continue
+        summary = snapshot["summary"]
         watermark = summary.get(WATERMARK)
         yield Progress(
             sink_id,

@@ -87,6 +87,8 @@ def require_rows(
     is_bad = [pc.invert(images)]
     for name in key:
         old, new = pc.struct_field(before, name), pc.struct_field(after, name)
+        if pa.types.is_nested(old.type):
+            raise ArrowFallback
         is_bad += [of_image(deleted, old, new).is_null(), pc.not_equal(old, new)]
     is_bad += [is_missing for values in after.flatten() for is_missing in _placeholders(values)]
     if any(pc.any(pc.and_(of_row, each)).as_py() for each in is_bad):

@@ -224,7 +224,8 @@ def _decoded(
         record.field(writer.record.members[name][0]) for name in ("before", "after", "op")
     )
     members = writer.row.members
-    require_rows(operations, before, after, [members[name.lower()][0] for name in key])
+    own = [members[name.lower()][0] for name in key if name.lower() in members]
+    require_rows(operations, before, after, own)
     deleted = deletes(operations)
     columns = {}
     for name, field in picked:

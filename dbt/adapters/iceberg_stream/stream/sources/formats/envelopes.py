@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ class Envelope:
         table: the table of a Debezium or Maxwell topic whose changes are read; None for all.
         table_column: column that takes the name of a row's table; None for no such column.
         tombstone_deletes: whether a record without value deletes the row of its key.
-        key: columns that identify a row; a Maxwell update of them deletes the old row.
+        key: columns that identify a row; an update of them deletes the old row.
         of_topics: whether messages come from several topics, so that positions name the topic.
         required: columns that a record must have; the value may be null.
         encoding: `json`, `avro` or `protobuf`, of Debezium's messages.
@@ -235,6 +235,14 @@ class Envelope:
         """
         return spelled_as(names, self.required)
 
+    def key_columns(self, names: Sequence[str]) -> list[str]:
+        """Return the columns of the key that the record has, spelled as it spells them.
+
+        Args:
+            names: columns of the record.
+        """
+        return spelled_as(names, dict.fromkeys((*self.required, *self.key)))
+
     def _debezium(self, spark: SparkSession, text: DataFrame) -> DataFrame:
         """Decode Debezium's JSON, with its schema or without.
 
@@ -258,7 +266,7 @@ class Envelope:
         parsed = parsed.where(f"op is not null or v not like '%\"payload\"%' or not ({NO_PAYLOAD})")
         names = self._names(spark)
         keys = self.required_columns(names)
-        moved = moves((f"old.{key}", f"new.{key}") for key in map(quote, keys))
+        moved = moves((f"old.{n}", f"new.{n}") for n in map(quote, self.key_columns(names)))
         parsed = parsed.selectExpr("*", f"{old_and_new(moved)} as is_old")
         parsed = parsed.selectExpr("*", "if(op = 'd' or is_old, old, new) as image")
         values = [f"image.{n} as {n}" for n in map(quote, names)]
@@ -427,7 +435,7 @@ def bad_columns(value: str, reasons: Mapping[str, str], first: str = "") -> tupl
     return f"if({reason} is null, null, {text}) as {BAD}", f"{reason} as {REASON}"
 
 
-def spelled_as(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
+def spelled_as(names: Sequence[str], wanted: Iterable[str]) -> list[str]:
     """Return those names that are equal to wanted ones but for their case."""
     lower = {name.lower() for name in wanted}
     return [name for name in names if name.lower() in lower]

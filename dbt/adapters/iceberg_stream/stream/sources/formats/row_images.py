@@ -69,7 +69,11 @@ def moves(pairs: Iterable[tuple[str, str]]) -> str:
         pairs: SQL of each column of the key before and after the update. Values that are null
             before it were not logged.
     """
-    changed = " or ".join(f"{before} <> {after}" for before, after in pairs)
+    # As text, because Spark compares no maps.
+    changed = " or ".join(
+        f"{old} is not null and not (cast({old} as string) <=> cast({new} as string))"
+        for old, new in pairs
+    )
     return f"coalesce(op = 'u' and ({changed}), false)" if changed else "false"
 
 

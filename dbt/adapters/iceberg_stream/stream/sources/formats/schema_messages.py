@@ -128,7 +128,8 @@ def message_schemas(
         Writer(number, tuple(ids), *types) for number, (types, ids) in enumerate(rows.items())
     )
     columns = columns or t.StructType([])
-    return MessageSchemas(columns, writers, reasons, others, envelope.required)
+    key = tuple(dict.fromkeys((*envelope.required, *envelope.key)))
+    return MessageSchemas(columns, writers, reasons, others, key)
 
 
 def unreadable(schema_id: int) -> str:
@@ -269,7 +270,7 @@ class SchemaMessages:
 
     def _key_pairs(self, writer: Writer) -> Iterator[tuple[str, str]]:
         """Yield SQL of the key's columns before and after a change."""
-        for name in self.envelope.required:
+        for name in self.envelope.key_columns([member for member, _ in writer.row.fields]):
             member, _ = writer.row.members[name.lower()]
             before, after = (f"{_path(writer, image)}.{member}" for image in ("before", "after"))
             yield before, after

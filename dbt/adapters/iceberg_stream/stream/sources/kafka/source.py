@@ -299,7 +299,8 @@ class KafkaSource:
             return None
         required = self.envelope.required_columns(schema.names)
         if self.envelope.has_only_rows:
-            return partial(decode_debezium, schema=schema, columns=columns, key=required, zone=zone)
+            key = self.envelope.key_columns(schema.names)
+            return partial(decode_debezium, schema=schema, columns=columns, key=key, zone=zone)
         decode = partial(
             decode_messages, schema=schema, columns=columns, required=required, zone=zone
         )
