@@ -1,0 +1,130 @@
+"""Streams of all kinds, whose batches end anywhere, against a model that knows no batches.
+
+Each kind is a stream whose batches are small and that PyArrow computes, one that Spark computes, and
+one that reads everything at once. Others write to the first two, compact and upgrade them.
+`-k "107"` repeats the history of a seed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from dbt.tests.util import run_dbt
+
+from tests.functional.lake import rows, run
+from tests.functional.random_streams import KINDS, WAYS, Change, Row, Truth, changes, models
+from tests.lost_files import assert_nothing_lost
+
+STEPS, MANY_STEPS = 3, 12
+TYPES = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("part", pa.string()),
+        ("value", pa.string()),
+        ("other", pa.int64()),
+        ("at", pa.int64()),
+        ("op", pa.string()),
+    ]
+)
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 106))]
+COMPACT = (
+    "call lake.system.rewrite_data_files(table => '{{schema}}.{name}', "
+    "options => map('rewrite-all', 'true'))"
+)
+# Where others may not write, what they do changes no row.
+UPKEEP = [
+    COMPACT,
+    "alter table {{schema}}.{name} set tblproperties ('format-version' = '3')",
+    "alter table {{schema}}.{name} set tblproperties ('a' = 'b')",
+]
+
+
+def value_of(value: Any) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", r"\'") + "'"
+    return "null" if value is None else str(value)
+
+
+class TestRandomStreams:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return models(list(KINDS))
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_rows(self, project: Any, seed: int) -> None:
+        self.project, self.rng, self.files = project, Random(seed), 0
+        steps, kinds = (MANY_STEPS, list(KINDS)) if seed >= 100 else (STEPS, list(KINDS))
+        truths = {(kind, way): KINDS[kind].truth() for kind in kinds for way in WAYS}
+        for kind in kinds:
+            for way in WAYS:
+                run(project, f"drop table if exists {{schema}}.{kind}_{way}")
+        self.time = time.time() - 3000
+        for step in range(steps):
+            for ops in ("ud", "udt"):
+                for _ in range(self.rng.randint(1, 3)):
+                    self.land(ops, changes(self.rng, ops), truths)
+            ways = [way for way in WAYS if way != "once" or step == steps - 1]
+            run_dbt(["run", "--select", *(f"{kind}_{way}" for kind in kinds for way in ways)])
+            wrong: list[Any] = []
+            for kind in kinds:
+                for way in ways:
+                    name = f"{kind}_{way}"
+                    query = f"select {KINDS[kind].columns} from {{schema}}.{name}"
+                    actual, expected = Counter(rows(project, query)), truths[kind, way].contents()
+                    if actual != expected:
+                        wrong.append((step, name, actual - expected, expected - actual))
+                    if way != "once":
+                        self.write(kind, name, truths[kind, way])
+            if wrong:
+                pytest.fail("\n".join(map(str, (seed, *wrong))))
+        assert_nothing_lost(project.adapter.catalog)
+
+    def land(self, ops: str, batch: list[Change], truths: dict[tuple[str, str], Any]) -> None:
+        folder = Path(self.project.project_root) / "landing" / ops
+        folder.mkdir(parents=True, exist_ok=True)
+        self.files += 1
+        self.time += 1
+        path = folder / f"{self.files:04}.parquet"
+        columns = [list(column) for column in zip(*batch, strict=True)]
+        pq.write_table(pa.table(columns, schema=TYPES), path.with_name(f".{path.name}"))
+        os.utime(path.with_name(f".{path.name}"), (self.time, self.time))
+        path.with_name(f".{path.name}").rename(path)
+        for (kind, _), truth in truths.items():
+            if KINDS[kind].ops == ops:
+                for change in batch:
+                    truth.apply(change)
+
+    def write(self, kind: str, name: str, truth: Any) -> None:
+        """Another writer writes to a table."""
+        write = self.rng.choice(["nothing", "upkeep", "delete", "insert", "update"])
+        if write == "upkeep":
+            run(self.project, self.rng.choice(UPKEEP).format(name=name))
+        if write in ("nothing", "upkeep") or not KINDS[kind].others_write:
+            return
+        assert isinstance(truth, Truth)
+        key = self.rng.choice([*truth.rows, (9,) * len(truth.key)])
+        condition = " and ".join(
+            f"{column} <=> {value_of(part)}" for column, part in zip(truth.key, key, strict=True)
+        )
+        if write == "delete":
+            run(self.project, f"delete from {{schema}}.{name} where {condition}")
+            truth.rows.pop(key, None)
+        elif write == "update":
+            run(self.project, f"update {{schema}}.{name} set other = 7 where {condition}")
+            if key in truth.rows:
+                truth.rows[key] = truth.rows[key]._replace(other=7)
+        elif key not in truth.rows:
+            row = Row(9, "9", "other", 0, self.rng.randint(1, 30))
+            run(
+                self.project,
+                f"insert into {{schema}}.{name} values ({', '.join(map(value_of, row))})",
+            )
+            truth.rows[key] = row
