@@ -126,6 +126,8 @@ def _source_rows(stream: Iterator[Any], schema: pa.Schema) -> pa.Table | None:
     if missing := [name for low, name in names.items() if low not in map(str.lower, source.names)]:
         raise ColumnError(missing[0], "is not among the model's columns")
     positions = [i for i, name in enumerate(source.names) if name.lower() in names]
+    for position in positions:
+        _require_fields(source.field(position).type, schema.field(names[source.names[position].lower()]))
     target_names = [names[source.names[i].lower()] for i in positions]
     batches: list[pa.RecordBatch] = []
     count = 0
@@ -137,3 +139,29 @@ def _source_rows(stream: Iterator[Any], schema: pa.Schema) -> pa.Table | None:
         columns = [batch.column(i) for i in positions]
         batches.append(conform(pa.RecordBatch.from_arrays(columns, target_names), schema))
     return pa.Table.from_batches(batches, schema)
+
+
+def _require_fields(actual: pa.DataType, column: pa.Field) -> None:
+    """Check that nested types have all fields of the table's column, which would become null."""
+    if lacked := _lacked_field(actual, column.type):
+        raise ColumnError(column.name, f"lacks the field {lacked}")
+
+
+def _lacked_field(actual: pa.DataType, expected: pa.DataType) -> str | None:
+    """Return the name of a field that only the second type has; None if there is none."""
+    if actual.id != expected.id or not pa.types.is_nested(expected):
+        return None
+    if not pa.types.is_struct(expected):
+        pairs = zip(_fields(actual), _fields(expected), strict=True)
+        return next((name for a, e in pairs if (name := _lacked_field(a.type, e.type))), None)
+    own = {field.name.lower(): field.type for field in _fields(actual)}
+    for field in _fields(expected):
+        if field.name.lower() not in own:
+            return field.name
+        if name := _lacked_field(own[field.name.lower()], field.type):
+            return f"{field.name}.{name}"
+    return None
+
+
+def _fields(nested: pa.DataType) -> list[pa.Field]:
+    return [nested.field(number) for number in range(nested.num_fields)]

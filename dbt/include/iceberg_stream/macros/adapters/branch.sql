@@ -36,7 +36,7 @@
 
 {% macro iceberg_stream__get_overwrite_branch_sql(relation, select, columns, layout) -%}
   {%- set names = iceberg_stream__get_quoted_names(columns) -%}
-  insert overwrite table {{ relation.render() }} with ('overwrite-mode' = 'static') ({{ names }})
+  insert overwrite table {{ relation.render() }} with ('overwrite-mode' = 'static') by name
   select {{ names }} from (
     {{ select }}
   )

@@ -8,7 +8,7 @@
     {{ iceberg_stream__get_replace_partitions_sql(arg_dict, equal) }}
   {%- else -%}
   {%- set mode = 'dynamic' if adapter.is_partitioned(relation) else 'static' -%}
-  insert overwrite table {{ relation.render() }} with ('overwrite-mode' = '{{ mode }}') ({{ columns }})
+  insert overwrite table {{ relation.render() }} with ('overwrite-mode' = '{{ mode }}') by name
   select {{ columns }} from {{ arg_dict['temp_relation'].render() }}
   {%- endif -%}
 {%- endmacro %}

@@ -5,13 +5,28 @@
   {%- set event_time = config.get('event_time') -%}
   {%- set column = iceberg_stream__quote_key(event_time) -%}
   {%- set range = adapter.batch_range_sql(relation, model) -%}
-  {%- if adapter.range_is_aligned(relation, event_time, config.get('batch_size')) -%}
-    {#- This statement has no column list: the columns must be in the table's order. -#}
-    {%- set columns = iceberg_stream__get_quoted_names(adapter.get_columns_in_relation(relation)) -%}
+  {%- set columns = adapter.get_columns_in_relation(relation) -%}
+  {%- set is_aligned = adapter.range_is_aligned(relation, event_time, config.get('batch_size')) -%}
+  {%- if is_aligned and iceberg_stream__has_same_structs(columns, arg_dict['temp_relation']) -%}
+    {#- This statement matches columns, and fields of structs, by their positions. -#}
     insert into {{ relation.render() }} replace where {{ range }}
-    select {{ columns }} from {{ arg_dict['temp_relation'].render() }}
+    select {{ iceberg_stream__get_quoted_names(columns) }} from {{ arg_dict['temp_relation'].render() }}
   {%- else -%}
     {%- set keys = 'select distinct ' ~ column ~ ' from ' ~ relation.render() ~ ' where ' ~ range -%}
     {{ iceberg_stream__get_delete_insert_sql(arg_dict, [event_time], keys) }}
   {%- endif -%}
+{%- endmacro %}
+
+{% macro iceberg_stream__has_same_structs(columns, source) -%}
+  {%- set structs = {} -%}
+  {%- for column in columns if 'struct<' in column.dtype | lower -%}
+    {%- do structs.update({column.name | lower: column.dtype}) -%}
+  {%- endfor -%}
+  {%- set others = [] -%}
+  {%- for column in (adapter.get_columns_in_relation(source) if structs else []) -%}
+    {%- if structs.get(column.name | lower, column.dtype) != column.dtype -%}
+      {%- do others.append(column.name) -%}
+    {%- endif -%}
+  {%- endfor -%}
+  {{ return(not others) }}
 {%- endmacro %}
