@@ -391,3 +391,33 @@ class TestAtomic(EveryKind):
         edit(project, "models/e_table.sql", "max(no_column)", "max(one)")
         assert built() == {"d_table", "e_table"}
         assert rows(project, "select n, one from {schema}.e_table") == [(3, 3)]
+
+
+class TestBranchOfTheSession:
+    """Others write to a branch that the session reads, without a new version of the table."""
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_target(self, dbt_profile_target: Any) -> dict[str, Any]:
+        conf = {"spark.wap.branch": "dev"}
+        return {**dbt_profile_target, "skip_unchanged": True, "spark_conf": conf}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        source = "sources: [{name: raw, schema: '{{ target.schema }}', tables: [{name: events}]}]"
+        return {
+            "sources.yml": source,
+            "read.sql": "{{ config(materialized='table') }} select * from {{ source('raw', 'events') }}",
+        }
+
+    @pytest.fixture(scope="class")
+    def tests(self) -> dict[str, str]:
+        return {"few.sql": "select * from {{ source('raw', 'events') }} where id > 2"}
+
+    def test_rows(self, project: Any) -> None:
+        enabled = "tblproperties ('write.wap.enabled' = 'true')"
+        run(project, f"create table {{schema}}.events {enabled} as select 1 as id")
+        for number, passes in ((2, True), (3, False)):
+            run(project, f"insert into {{schema}}.events.branch_dev values ({number})")
+            run_dbt(["build"], expect_pass=passes)
+            query = "select max(id) from {schema}.read"
+            assert rows(project, query) == [(number,)]

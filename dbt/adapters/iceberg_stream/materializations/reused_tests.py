@@ -186,6 +186,7 @@ class DataTestHooks(UnchangedHooks):
         return _Run(prepared, inputs, record)
 
     def _inputs_of(self, sql: str) -> Inputs:
+        self._require_current_reads()
         build = self.build.name if self.build is not None else None
         try:
             return capture_inputs(self.catalogs, sql, None, build)

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 logger = Logger()
 
 OPTION = "skip_unchanged"
+# Prefix of settings that name the branch or the staged snapshot of tables that are read.
+WAP = "spark.wap."
 # A variable of `--vars`; the environment has it in upper case.
 VARIABLE = f"iceberg_stream_{OPTION}"
 TRUE, FALSE = ("true", "1"), ("false", "0")
@@ -301,11 +303,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
         """
         if not query.reading:
             return NO_INPUTS
-        profile = self.connections.credentials
-        if any(reads_old_versions(each.settings()) for each in profile.all_catalogs()):
-            raise UnknownInputs(
-                "a catalog has `cache-enabled`, so Spark may read old versions of its tables"
-            )
+        self._require_current_reads()
         build = self.build.name if self.build is not None else None
         with_history = model["config"].get("strategy") == HISTORY
         inputs = capture_inputs(self.catalogs, query.reading, own, build, with_history)
@@ -313,6 +311,20 @@ class UnchangedHooks(metaclass=AdapterMeta):
         if reads_own and model["config"].get("materialized") != "incremental":
             raise UnknownInputs("it reads its own table")
         return inputs
+
+    def _require_current_reads(self) -> None:
+        """Require that Spark reads the current versions of tables.
+
+        Raises:
+            UnknownInputs: it may read others.
+        """
+        profile = self.connections.credentials
+        if any(reads_old_versions(each.settings()) for each in profile.all_catalogs()):
+            raise UnknownInputs(
+                "a catalog has `cache-enabled`, so Spark may read old versions of its tables"
+            )
+        if option := next((name for name in profile.spark_conf if name.startswith(WAP)), None):
+            raise UnknownInputs(f"`{option}` chooses the versions of tables that Spark reads")
 
     def _new_record(
         self,

@@ -127,7 +127,9 @@ def _source_rows(stream: Iterator[Any], schema: pa.Schema) -> pa.Table | None:
         raise ColumnError(missing[0], "is not among the model's columns")
     positions = [i for i, name in enumerate(source.names) if name.lower() in names]
     for position in positions:
-        _require_fields(source.field(position).type, schema.field(names[source.names[position].lower()]))
+        _require_fields(
+            source.field(position).type, schema.field(names[source.names[position].lower()])
+        )
     target_names = [names[source.names[i].lower()] for i in positions]
     batches: list[pa.RecordBatch] = []
     count = 0
