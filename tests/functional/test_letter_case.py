@@ -66,3 +66,22 @@ class TestManyRows(LetterCase):
     @pytest.fixture(scope="class")
     def dbt_profile_target(self, dbt_profile_target: Any) -> dict[str, object]:
         return {**dbt_profile_target, "small_table_rows": 0}
+
+
+PARTS = """
+{{ config(materialized='incremental', unique_key=['ID', 'part'], merge_engine='spark') }}
+select 1 as id, 'a' as part, {{ 2 if is_incremental() else 1 }} as n
+"""
+
+
+class TestPartOfTheKey:
+    """Once, Spark's MERGE failed if one column of several was in another case."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"parts.sql": PARTS}
+
+    def test_rows(self, project: Any) -> None:
+        run_dbt(["run"])
+        run_dbt(["run"])
+        assert rows(project, "select id, part, n from {schema}.parts") == [(1, "a", 2)]

@@ -96,3 +96,22 @@ class TestFolders:
         assert rows(project, "select count(*) from {schema}.turns") == [(5,)]
         assert len(table(project, "turns").scan().to_arrow()) == 5
         run(project, "drop table {schema}.turns")
+
+
+class TestNewWarehouse:
+    """The first command of a project may be one that only Spark serves."""
+
+    @pytest.fixture(scope="class")
+    def macros(self) -> dict[str, str]:
+        first = "{% macro first() %}{% do run_query('create schema other') %}{% endmacro %}"
+        return {"first.sql": first}
+
+    @pytest.fixture(scope="class")
+    def profiles_config_update(self, dbt_profile_target: dict[str, Any], unique_schema: str) -> Any:
+        own = {**dbt_profile_target, "schema": unique_schema}
+        outputs = {"default": own, "new": {**own, "warehouse": "not/there/yet"}}
+        return {"test": {"outputs": outputs, "target": "default"}}
+
+    def test_an_operation(self, project: Any) -> None:
+        run_dbt(["run-operation", "first", "--target", "new"])
+        run_dbt(["run-operation", "first", "--target", "new"], expect_pass=False)

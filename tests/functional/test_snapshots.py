@@ -246,3 +246,65 @@ class TestRandomSnapshots:
         commits = {name: len(snapshot_ids(project, name)) for name in models}
         run_dbt(["snapshot"])
         assert commits == {name: len(snapshot_ids(project, name)) for name in models}
+
+
+TYPED = """
+snapshots:
+  - name: {name}
+    relation: source('raw', 'typed')
+    config: {{strategy: {strategy}, check_cols: all, unique_key: id}}
+"""
+# The types of a source's column before and after, with values, and what a snapshot then has.
+WIDENED = {
+    "int": ("1", "3000000000", "bigint"),
+    "float": ("cast(0.5 as float)", "0.1d", "double"),
+    "digits": ("cast(1 as decimal(5, 2))", "cast(12345.67 as decimal(9, 2))", "decimal(9,2)"),
+    "narrower": ("3000000000", "1", "bigint"),
+}
+REFUSED = {
+    "fraction": ("1", "1.5d"),
+    "scale": ("cast(1.25 as decimal(9, 2))", "cast(1.2345 as decimal(9, 4))"),
+    "time": ("date'2026-01-01'", "timestamp'2026-01-01 12:00:00'"),
+    "fields": ("named_struct('a', 1)", "named_struct('a', 1, 'b', 2)"),
+}
+
+
+class TestTypesThatChange:
+    """Once, values were cut without a word, and differed at each run."""
+
+    @pytest.fixture(scope="class")
+    def snapshots(self) -> dict[str, str]:
+        strategies = ("check", "iceberg_history")
+        return {f"by_{one}.yml": TYPED.format(name=f"by_{one}", strategy=one) for one in strategies}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"sources.yml": SOURCES.replace("people", "typed")}
+
+    def build(self, project: Any, before: str, after: str, passes: bool) -> list[str]:
+        for name in ("by_check", "by_iceberg_history", "typed"):
+            run(project, f"drop table if exists {{schema}}.{name}")
+        said = []
+        for value in (before, after, after):
+            run(
+                project, f"create or replace table {{schema}}.typed as select 1 as id, {value} as v"
+            )
+            results = run_dbt(["snapshot"], expect_pass=passes or value is before)
+            said += [str(result.message) for result in results]
+        return said
+
+    @pytest.mark.parametrize("kind", WIDENED)
+    def test_it_is_widened(self, project: Any, kind: str) -> None:
+        before, after, dtype = WIDENED[kind]
+        self.build(project, before, after, True)
+        for name in ("by_check", "by_iceberg_history"):
+            query = f"select v, typeof(v) from {{schema}}.{name} order by dbt_valid_from"
+            first, second = rows(project, query)
+            (value,) = rows(project, f"select cast({after} as {dtype})")
+            assert first[1] == second[1] == dtype
+            assert second[0] == value[0]
+
+    @pytest.mark.parametrize("kind", REFUSED)
+    def test_it_is_refused(self, project: Any, kind: str) -> None:
+        said = self.build(project, *REFUSED[kind], False)
+        assert all("Cast the column in the query" in message for message in said[2:])

@@ -144,6 +144,15 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
         return checked_columns(model, columns)
 
+    @available.parse(lambda *a, **k: [])
+    def columns_to_widen(
+        self, relation: IcebergStreamRelation, queried: Sequence[Column]
+    ) -> list[Column]:
+        """Return the columns of a query whose types a snapshot's table has to take."""
+        from dbt.adapters.iceberg_stream.materializations.snapshot import columns_to_widen
+
+        return columns_to_widen(str(relation), self.get_columns_in_relation(relation), queried)
+
     @available.parse(lambda *a, **k: "")
     def row_changed_sql(
         self, checked: Sequence[Column], relation: BaseRelation, stored: str, queried: str

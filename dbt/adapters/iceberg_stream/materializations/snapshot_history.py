@@ -120,13 +120,22 @@ def _columns_then(
 ) -> str | None:
     """Return today's columns as SQL on an earlier version; None if its query cannot be read."""
     try:
-        before = {column.name.lower() for column in columns_of(version.sql)}
+        before = {column.name.lower(): column for column in columns_of(version.sql)}
     except DbtDatabaseError as error:
         logger.warning(
             f"{node}: the version of {_time(version.at_ms)} and others with its columns cannot be "
             f"read; their changes are dated by the next version. {error.msg}"
         )
         return None
+    for column in columns:
+        earlier = before.get(column.name.lower(), column)
+        if earlier.dtype != column.dtype and not earlier.can_expand_to(column):
+            logger.warning(
+                f"{node}: `{column.name}` was {earlier.dtype} in the version of "
+                f"{_time(version.at_ms)} and is {column.dtype} now. Its changes, and those "
+                "of others with its columns, are dated by the next version."
+            )
+            return None
     return ", ".join(
         column.quoted
         if column.name.lower() in before

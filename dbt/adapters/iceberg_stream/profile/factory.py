@@ -73,6 +73,8 @@ def session_settings(
     for profile in reversed(profiles):
         if (catalog := profile.settings()) is None:
             warehouse = profile.warehouse_path(project_root)
+            # Spark makes the catalog's file, not its folder.
+            warehouse.mkdir(parents=True, exist_ok=True)
             settings |= spark_settings(profile.name, warehouse, confined)
         else:
             token = tokens.get(profile.name)

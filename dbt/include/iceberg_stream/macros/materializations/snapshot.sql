@@ -21,6 +21,7 @@
     {% do iceberg_stream__build_table(none, relation, build_snapshot_table(strategy, query), layout) %}
   {% else %}
     {%- set query = iceberg_stream__get_reading_sql(sql) -%}
+    {% do iceberg_stream__widen_columns(relation, adapter.get_column_schema_from_query(query)) %}
     {% do iceberg_stream__apply_snapshot_changes(
         relation, strategy, snapshot_staging_table(strategy, query, relation)) %}
   {% endif %}
@@ -35,6 +36,13 @@
 
   {{ return({'relations': [relation]}) }}
 {% endmaterialization %}
+
+{#- Values that the table stored otherwise than the query returns them would differ at each run. -#}
+{% macro iceberg_stream__widen_columns(relation, columns) %}
+  {% for column in adapter.columns_to_widen(relation, columns) %}
+    {% do alter_column_type(relation, column.name, column.data_type) %}
+  {% endfor %}
+{% endmacro %}
 
 {% macro iceberg_stream__apply_snapshot_changes(relation, strategy, changes) %}
   {%- set columns = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}

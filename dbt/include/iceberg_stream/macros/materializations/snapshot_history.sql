@@ -17,6 +17,7 @@
 {% macro iceberg_stream__snapshot_history(existing, relation, strategy, layout) %}
   {%- set columns = adapter.get_column_schema_from_query(sql) -%}
   {%- set since = iceberg_stream__get_last_change(relation) if existing is not none else none -%}
+  {%- if existing is not none %}{% do iceberg_stream__widen_columns(relation, columns) %}{% endif -%}
   {%- set target = [existing] -%}
   {% for versions in adapter.snapshot_versions(sql, model, columns, since) %}
     {% if target[-1] is none %}

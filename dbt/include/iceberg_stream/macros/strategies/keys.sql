@@ -2,6 +2,17 @@
   {{ return([unique_key] if unique_key is string else (unique_key or [])) }}
 {% endmacro %}
 
+{#- In the letter case of the columns: Spark's MERGE fails if a statement spells a column in two ways. -#}
+{% macro iceberg_stream__get_spelled_keys(unique_key, columns) %}
+  {%- set names = {} -%}
+  {%- for column in columns -%}{%- do names.update({column.name | lower: column.name}) -%}{%- endfor -%}
+  {%- set keys = [] -%}
+  {%- for key in iceberg_stream__get_key_list(unique_key) -%}
+    {%- do keys.append(names.get(key | replace('`', '') | lower, key)) -%}
+  {%- endfor -%}
+  {{ return(keys) }}
+{% endmacro %}
+
 {#- Null-safe: otherwise a null key would insert a new row on each run. -#}
 {% macro iceberg_stream__get_key_match_sql(unique_key, left, right) -%}
   {%- for key in iceberg_stream__get_key_list(unique_key) -%}

@@ -9,7 +9,8 @@
 {% macro iceberg_stream__get_merge_plan(arg_dict) %}
   {%- set target = config.get('target_alias') or 'DBT_INTERNAL_DEST' -%}
   {%- set source = config.get('source_alias') or 'DBT_INTERNAL_SOURCE' -%}
-  {%- set on = [iceberg_stream__get_key_match_sql(arg_dict['unique_key'], source, target) or 'false']
+  {%- set keys = iceberg_stream__get_spelled_keys(arg_dict['unique_key'], arg_dict['dest_columns']) -%}
+  {%- set on = [iceberg_stream__get_key_match_sql(keys, source, target) or 'false']
         + iceberg_stream__get_predicate_list(arg_dict['incremental_predicates']) -%}
   {%- set updated = iceberg_stream__get_merge_updated_columns(arg_dict) -%}
   {%- set update_when = [adapter.get_changed_sql(updated, target, source)] -%}
