@@ -315,6 +315,7 @@ class TestAvro(RecordTypes):
             assert running.stop() == 0
 
 
+@pytest.mark.slow
 class TestProtobuf(RecordTypes):
     encoding = Protobuf()
 

@@ -230,7 +230,7 @@ class TestGroup:
         run_dbt(["run"])
         self.check_all(project, bank)
         with reader.looking():
-            for name, states in (("first", 3), ("second", 5)):
+            for name, states in (("first", 2), ("second", 4)):
                 with service(project, name) as running:
                     self.go_on(bank, reader, states)
                     if name == "first":

@@ -42,7 +42,7 @@ class TestHistories(Histories):
     def test_tables_are_those_of_spark(self, project: Any, seed: int) -> None:
         random = RandomAppends(seed)
         writers = []
-        for number in range(3):
+        for number in range(2):
             at = f"seed {seed}, step {number}"
             step = random.next_step()
             ours, sparks = (self.build(project, step, target) for target in self.targets)

@@ -226,7 +226,7 @@ class TestRandomSnapshots:
 
     @pytest.mark.parametrize(
         ("seed", "runs"),
-        [(3, 3), *(pytest.param(seed, 8, marks=pytest.mark.slow) for seed in range(5))],
+        [(3, 2), *(pytest.param(seed, 8, marks=pytest.mark.slow) for seed in range(5))],
     )
     def test_versions_are_those_of_dbt(self, project: Any, seed: int, runs: int) -> None:
         source, state, starts = random.Random(seed), {}, []

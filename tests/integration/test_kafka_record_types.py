@@ -235,7 +235,7 @@ def in_spark(*arguments: Any) -> Any:
     return in_process(*arguments)
 
 
-@pytest.mark.parametrize("runner", [in_process, in_spark])
+@pytest.mark.parametrize("runner", [in_process, pytest.param(in_spark, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "encoding",
     [Avro(), Unions(), Protobuf(), Json()],
