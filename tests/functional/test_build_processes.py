@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from tests.functional.builds import (
     run_as_another,
     variables,
 )
+from tests.functional.dbt_process import Start, dbt_processes
 from tests.functional.lake import rows
 
 MARTS = ("customers", "orders", "revenue")
@@ -46,27 +46,9 @@ class Marts(AtomicProject):
         return {"customers.sql": CUSTOMERS, "orders.sql": ORDERS, "revenue.sql": REVENUE}
 
     @pytest.fixture
-    def start(self, project: Any) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-        """Starts dbt as a process."""
-        processes = []
-
-        def start(*arguments: str) -> subprocess.Popen[str]:
-            dbt = [sys.executable, "-m", "dbt.cli.main", *arguments]
-            process = subprocess.Popen(
-                [*dbt, "--profiles-dir", str(project.profiles_dir)],
-                cwd=project.project_root,
-                stdout=subprocess.PIPE,
-                text=True,
-                # A shell has its background jobs ignore Ctrl-C, and so what the tests start in one.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-            )
-            processes.append(process)
-            return process
-
-        yield start
-        for process in processes:
-            process.kill()
-            process.wait()
+    def start(self, project: Any) -> Iterator[Start]:
+        with dbt_processes(project) as start:
+            yield start
 
 
 def versions(project: Any) -> list[list[Any]]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -15,6 +14,7 @@ from dbt.tests.util import run_dbt
 
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from tests.functional.builds import build_names, command, relations, variables
+from tests.functional.dbt_process import Start, dbt_processes
 from tests.functional.lake import rows
 from tests.functional.random_projects import model
 from tests.lost_files import assert_nothing_lost
@@ -81,27 +81,15 @@ class ManyModels:
     publish = "immediately"
 
     @pytest.fixture
-    def start(self, project: Any) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-        """Starts dbt as a process, with a folder for its artifacts."""
-        processes = []
+    def start(self, project: Any) -> Iterator[Start]:
+        """Starts dbt with a folder for its artifacts."""
+        with dbt_processes(project) as run:
 
-        def start(version: int, place: str = "target") -> subprocess.Popen[str]:
-            dbt = [sys.executable, "-m", "dbt.cli.main", "run", *variables(version=version)]
-            places = ["--profiles-dir", str(project.profiles_dir), "--target-path", place]
-            process = subprocess.Popen(
-                [*dbt, *places, "--log-path", f"logs_{place}"],
-                cwd=project.project_root,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            processes.append(process)
-            return process
+            def start(version: int, place: str = "target") -> subprocess.Popen[str]:
+                places = ["--target-path", place, "--log-path", f"logs_{place}"]
+                return run("run", *variables(version=version), *places)
 
-        yield start
-        for process in processes:
-            process.kill()
-            process.wait()
+            yield start
 
     def actual(self, project: Any) -> list[Any]:
         query = " union all ".join(
