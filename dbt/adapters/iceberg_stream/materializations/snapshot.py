@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,21 +11,11 @@ from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.sql.comparisons import comparable_sql
 from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.sql.type_changes import may_lose
 
 # What each snapshot has, and what only those with `hard_deletes: new_record` have.
 ADDED = ("dbt_scd_id", "dbt_valid_from", "dbt_valid_to")
 ADDED_FOR_DELETES = "dbt_is_deleted"
-# Digits of numbers before and after the point. Spark compares integers with a double as doubles, so
-# that those with more digits than it has do not differ from what it stores.
-DIGITS = {
-    "tinyint": (3, 0),
-    "smallint": (5, 0),
-    "int": (10, 0),
-    "bigint": (19, 0),
-    "float": (7, 20),
-    "double": (40, 40),
-}
-DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 
 
 def check_target(
@@ -92,7 +81,7 @@ def columns_to_widen(
     pairs = [(column, by_name.get(column.name.lower())) for column in queried]
     widened = []
     for column, stored in pairs:
-        if stored is None or not _loses(column.dtype.lower(), stored.dtype.lower()):
+        if stored is None or not may_lose(column.dtype, stored.dtype):
             continue
         if not stored.can_expand_to(column):
             raise CompilationError(
@@ -102,24 +91,6 @@ def columns_to_widen(
             )
         widened.append(column)
     return widened
-
-
-def _loses(queried: str, stored: str) -> bool:
-    """Return whether values of a type may change, or be refused, as values of another type."""
-    if queried == stored:
-        return False
-    if "<" in queried + stored or (queried.startswith("timestamp") and stored == "date"):
-        return True
-    ours, theirs = _digits(queried), _digits(stored)
-    return bool(ours and theirs and (ours[0] > theirs[0] or ours[1] > theirs[1]))
-
-
-def _digits(dtype: str) -> tuple[int, int] | None:
-    """Return how many digits the numbers of a type have before and after the point."""
-    if decimal := DECIMAL.fullmatch(dtype):
-        precision, scale = int(decimal[1]), int(decimal[2])
-        return precision - scale, scale
-    return DIGITS.get(dtype)
 
 
 def row_changed_sql(
