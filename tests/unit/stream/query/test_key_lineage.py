@@ -57,6 +57,10 @@ def test_several_keys() -> None:
         ("with x as (select upper(a) as b, c from v) select b || c as id from x", ("a", "c")),
         ("select v.a + t.b as id from v left join t on v.a = t.a", ("a",)),
         ("select uuid() as id from v", ()),
+        ("select doc.id from v", ("doc",)),
+        ("select s.doc.deep.id as id from v as s", ("doc",)),
+        ("select * replace (lower(email) as id) from v", ("email",)),
+        ("with x as (select * replace (a || b as a) from v) select a as id from x", ("a", "b")),
         ("select id from v", ("id",)),
     ],
 )

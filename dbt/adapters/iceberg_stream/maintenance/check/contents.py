@@ -29,7 +29,15 @@ from dbt.adapters.iceberg_stream.maintenance.check.values import (
 from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 
 BATCH_ROWS = 100_000
-UNSUPPORTED = (NotImplementedError, ValueError, TypeError, AttributeError, pa.ArrowException)
+# OverflowError: Python has no dates before the year 1 and after 9999.
+UNSUPPORTED = (
+    NotImplementedError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    pa.ArrowException,
+)
 
 
 @dataclass
@@ -118,6 +126,8 @@ def _check_parquet(
         yield Finding("not-checked", where, f"Values of the partition field `{name}`.")
     for identifier, column in columns.items():
         yield from _metrics(schemas.fields.get(identifier), identifier, file, column)
+        if len(paths[identifier]) == 1:
+            yield from _required(schemas.fields.get(identifier), file, column)
     yield from _partition(schemas, file, fields, columns)
     yield from _order(metadata, schemas, file, parquet, paths)
 
@@ -173,10 +183,6 @@ def _metrics(
             yield Finding(
                 "value-counts", file.file_path, f"{name} has {number} {metric}, not {count}."
             )
-    if column is not None and column.required and actual.nulls and "." not in column.name:
-        yield Finding(
-            "null-in-required", file.file_path, f"{name} is required and has {actual.nulls} nulls."
-        )
     if column is None or actual.lower is None:
         return
     lower = bound_value(column.field_type, (file.lower_bounds or {}).get(identifier))
@@ -188,6 +194,16 @@ def _metrics(
     if upper is not None and upper < actual.upper:
         yield Finding(
             "bounds", file.file_path, f"The upper bound of {name} is below a value of the file."
+        )
+
+
+def _required(column: NestedField | None, file: DataFile, actual: _Column) -> Iterator[Finding]:
+    """Check a column of the table; a required field is null where its struct is."""
+    if column is not None and column.required and actual.nulls:
+        yield Finding(
+            "null-in-required",
+            file.file_path,
+            f"`{column.name}` is required and has {actual.nulls} nulls.",
         )
 
 

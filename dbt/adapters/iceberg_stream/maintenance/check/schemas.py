@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.maintenance.check.metadata import all_fields
 
 # Higher ids are those of metadata columns.
 HIGHEST_ID = 2**31 - 1 - 200
+FIRST_PARTITION_ID = 1000
 # What PyIceberg raises for types and defaults that it does not know, beside its own errors.
 REFUSALS = (ValueError, TypeError, AttributeError, NotImplementedError)
 
@@ -35,7 +36,7 @@ class TableSchemas:
         self._metadata = metadata
         self.problems: list[Finding] = []
         self.specs: Mapping[int, PartitionSpec] = {
-            spec["spec-id"]: PartitionSpec.model_validate(spec)
+            spec["spec-id"]: PartitionSpec.model_validate(_with_ids(spec))
             for spec in metadata.get("partition-specs") or []
         }
         self._schemas = {s.schema_id: s for s in self._parsed(metadata.get("schemas") or [])}
@@ -82,9 +83,15 @@ class TableSchemas:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no schema of the table was removed: their ids have no gaps."""
-        ids = sorted(s.get("schema-id") or 0 for s in self._metadata.get("schemas") or [])
-        return ids == list(range(len(ids)))
+        """Whether no schema of the table was removed.
+
+        Ids of removed schemas are given again, so their columns and the snapshots count, too.
+        """
+        metadata = self._metadata
+        ids = sorted(s.get("schema-id") or 0 for s in metadata.get("schemas") or [])
+        has_expired = metadata.get("last-sequence-number", 0) > len(metadata.get("snapshots") or [])
+        has_all_columns = self.ids.issuperset(range(1, metadata.get("last-column-id", 0) + 1))
+        return ids == list(range(len(ids))) and has_all_columns and not has_expired
 
     @property
     def current(self) -> Schema | None:
@@ -127,3 +134,12 @@ class TableSchemas:
                 UnknownType() if source is None else field.transform.result_type(source.field_type)
             )
         return types
+
+
+def _with_ids(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a partition spec whose fields have ids, which they need not have in version 1.
+
+    They are given in the order of the fields (spec, "Partition Specs").
+    """
+    fields = enumerate(spec.get("fields") or [], FIRST_PARTITION_ID)
+    return {**spec, "fields": [{"field-id": number, **field} for number, field in fields]}

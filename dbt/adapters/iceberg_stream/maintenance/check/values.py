@@ -6,7 +6,7 @@ import math
 import struct
 import uuid
 from datetime import date, datetime, time, timedelta, timezone
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +33,8 @@ from pyiceberg.types import (
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 UUID_LENGTH = 16
+# Python rounds to 28 digits otherwise.
+DIGITS = Context(prec=38)
 BYTES = (StringType, BinaryType, FixedType, UUIDType)
 MICROS_A_DAY = 86_400_000_000
 TIMES = (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
@@ -80,7 +82,7 @@ def bound_value(kind: IcebergType, raw: bytes | None) -> Any:
         value = struct.unpack("<f" if len(raw) == 4 else "<d", raw)[0]
         return None if math.isnan(value) else value
     if isinstance(kind, DecimalType):
-        return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-kind.scale)
+        return DIGITS.scaleb(Decimal(int.from_bytes(raw, "big", signed=True)), -kind.scale)
     if isinstance(kind, TIMES) and len(raw) == 4:
         return None  # a date that was widened
     if isinstance(kind, (IntegerType, LongType, DateType, TimeType, *TIMES)):
@@ -119,6 +121,8 @@ def fits(arrow_type: pa.DataType, kind: IcebergType) -> bool:
     if isinstance(arrow_type, pa.BaseExtensionType):
         arrow_type = arrow_type.storage_type
     tests = pa.types
+    if tests.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
     if isinstance(kind, BooleanType):
         return tests.is_boolean(arrow_type)
     if isinstance(kind, IntegerType):
@@ -142,9 +146,9 @@ def fits(arrow_type: pa.DataType, kind: IcebergType) -> bool:
     if isinstance(kind, TIMES):
         return tests.is_timestamp(arrow_type) or tests.is_date(arrow_type)
     if isinstance(kind, (StringType, BinaryType)):
-        return any(
-            test(arrow_type) for test in (tests.is_string, tests.is_large_string, tests.is_binary)
-        ) or tests.is_large_binary(arrow_type)
+        texts = (tests.is_string, tests.is_large_string, tests.is_string_view)
+        bytes_ = (tests.is_binary, tests.is_large_binary, tests.is_binary_view)
+        return any(test(arrow_type) for test in (*texts, *bytes_))
     if isinstance(kind, (UUIDType, FixedType)):
         length = len(kind) if isinstance(kind, FixedType) else UUID_LENGTH
         return tests.is_fixed_size_binary(arrow_type) and arrow_type.byte_width == length

@@ -55,19 +55,33 @@ def _returned(scope: Scope, name: str, view: str) -> list[tuple[str, bool]]:
         column = projection.unalias()
         star = column if isinstance(column, exp.Star) else column.this
         if isinstance(star, exp.Star):
+            for replaced in star.args.get("replace") or []:
+                if replaced.alias.lower() == name.lower():
+                    return _columns_of(scope, replaced.this, view)
             if _has_name(star, name):
                 stars.append(column.table if isinstance(column, exp.Column) else "")
         elif projection.alias_or_name.lower() == name.lower():
-            if isinstance(column, exp.Column):
-                return _read(scope, column.table, column.name, view)
-            read = [_read(scope, c.table, c.name, view) for c in column.find_all(exp.Column)]
-            return [(source, False) for sources in read for source, _ in sources]
+            return _columns_of(scope, column, view)
     return next((one for table in stars if (one := _read(scope, table, name, view))), [])
+
+
+def _columns_of(scope: Scope, value: exp.Expression, view: str) -> list[tuple[str, bool]]:
+    """Return the source's columns behind an expression of a query."""
+    found = []
+    for column in value.find_all(exp.Column):
+        names = [part.name for part in column.parts]
+        is_qualified = len(names) > 1 and any(True for _ in _sources(scope, names[0]))
+        table, name, *fields = names if is_qualified else ["", *names]
+        # A field of a struct is computed from its column.
+        is_whole = column is value and not fields
+        read = _read(scope, table, name, view)
+        found += [(source, is_unchanged and is_whole) for source, is_unchanged in read]
+    return found
 
 
 def _has_name(star: exp.Star, name: str) -> bool:
     """Return whether a star passes a column on, as far as its `except` says."""
-    if any(star.args.get(clause) for clause in ("replace", "rename", "ilike")):
+    if any(star.args.get(clause) for clause in ("rename", "ilike")):
         return False
     left_out = star.args.get("except_") or star.args.get("except") or []
     return name.lower() not in {column.name.lower() for column in left_out}

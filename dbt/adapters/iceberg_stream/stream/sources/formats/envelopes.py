@@ -66,6 +66,7 @@ class Envelope:
         table_column: column that takes the name of a row's table; None for no such column.
         tombstone_deletes: whether a record without value deletes the row of its key.
         key: columns that identify a row; an update of them deletes the old row.
+        has_own_key: whether the source's definition has the key, and not the model's query.
         of_topics: whether messages come from several topics, so that positions name the topic.
         required: columns that a record must have; the value may be null.
         encoding: `json`, `avro` or `protobuf`, of Debezium's messages.
@@ -88,6 +89,7 @@ class Envelope:
     record: str | None = None
     key_record: str | None = None
     metadata: MetadataColumns = MetadataColumns()
+    has_own_key: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in FORMATS:
@@ -327,13 +329,15 @@ class Envelope:
     def _keys(self, names: list[str]) -> list[str]:
         """Return the key's columns, spelled as in the message."""
         by_lower = {name.lower(): name for name in names}
-        if missing := [name for name in self.key if name.lower() not in by_lower]:
+        missing = [name for name in self.key if name.lower() not in by_lower]
+        # A query may compute a part of the key from other columns, such as those of a joined table.
+        if missing and (self.has_own_key or len(missing) == len(self.key)):
             raise StreamError(
                 f"The key {', '.join(missing)} is not among the columns of the Maxwell source. Set "
                 "the source's `key` to the columns that identify a row, so that an update of them "
                 "deletes the old row."
             )
-        return [by_lower[name.lower()] for name in self.key]
+        return [by_lower[name.lower()] for name in self.key if name not in missing]
 
     def _parse(self, text: DataFrame, schema: str, value: str) -> DataFrame:
         parseable = parseable_sql(value, schema)
@@ -465,6 +469,7 @@ def envelope(
         table_column=spec.get("table_column"),
         tombstone_deletes=spec.get("tombstones") == "delete",
         key=tuple(key) if keys else (),
+        has_own_key=bool(own),
         required=tuple(name for name in required if name.lower() not in of_metadata),
         encoding=str(spec.get("encoding") or "json"),
         message=spec.get("message"),
