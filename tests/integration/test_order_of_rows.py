@@ -48,6 +48,7 @@ from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from tests.integration.streams import NAME
 from tests.integration.tables import duckdb_rows, write
+from tests.lost_files import assert_nothing_lost
 from tests.unit.local_tables import evolve
 
 EPOCH = datetime(2026, 1, 1)
@@ -299,3 +300,16 @@ def test_deletes_of_a_forgotten_stream(longs: Table) -> None:
     forget_stream(longs.lake, NAME, "model.a.b")
     longs.change(longs.sink("model.a.other"), (1, "late", 5), (2, "x", 5))
     assert duckdb_rows(longs.lake, "t", "id, value") == [(2, "x")]
+
+
+def test_a_replacement_after_a_stream_was_forgotten(longs: Table) -> None:
+    """What it has deleted is of rows that the table does not have any more."""
+    longs.change(longs.sink(), (1, None, 9), (3, "x", 9))
+    forget_stream(longs.lake, NAME, "model.a.b")
+    other = longs.sink("model.a.other")
+    other.replace_rows()
+    longs.change(other, (3, "new", 1))
+    longs.change(longs.sink("model.a.other"), (1, "new", 2), (3, "newer", 2))
+    actual = duckdb_rows(longs.lake, "t", "id, value")
+    assert sorted(actual) == [(1, "new"), (3, "newer")]
+    assert_nothing_lost(longs.lake)

@@ -31,8 +31,8 @@ def lake(tmp_path: Path) -> IcebergCatalog:
     make_table(lake)
     progress = Progress(OLD, 3, frontier=FRONTIER, write_id="w")
     change = append(*write(lake, ONE_ROW), properties=progress.summary(FRONTIER))
-    keys = DeletedKeysUpdate(()).as_property(OLD)
-    Committer(lake, NAME, change, load(lake), (progress.as_property(), keys)).commit()
+    keys = DeletedKeysUpdate(()).as_updates(OLD)
+    Committer(lake, NAME, change, load(lake), (progress.as_property(), *keys)).commit()
     return lake
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -27,7 +28,10 @@ Item = TypeVar("Item")
 # Shows progress: has items and a label as arguments, and returns the items.
 Track = Callable[[Sequence[Item], str], Iterable[Item]]
 # Errors of Avro's reader for a damaged file, beside errors of the storage.
-DAMAGED = (ValueError, KeyError, IndexError, TypeError, EOFError, AssertionError)
+DAMAGED = (
+    *(ValueError, KeyError, IndexError, TypeError, EOFError, AssertionError),
+    *(SystemError, zlib.error),
+)
 SEQUENCE_NUMBER_UNKNOWN = -1
 
 

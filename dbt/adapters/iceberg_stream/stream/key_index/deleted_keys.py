@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.table.update import SetPropertiesUpdate
+from pyiceberg.table.update import RemovePropertiesUpdate, SetPropertiesUpdate, TableUpdate
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
@@ -63,20 +63,28 @@ class DeletedKeysUpdate:
         files: all of them, in the order of time.
         added: locations of files that the commit adds.
         removed: locations of files that are not needed after the commit.
+        forgotten: ids of streams whose lists of files are removed.
     """
 
     files: tuple[DeletedKeysFile, ...]
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
 
-    def as_property(self, sink_id: str) -> SetPropertiesUpdate:
-        """Return the update that lists the files in a property of the table.
+    def as_updates(self, sink_id: str) -> tuple[TableUpdate, ...]:
+        """Return the updates that list the files in a property of the table.
 
         Args:
             sink_id: of the stream.
         """
         content = json.dumps([asdict(file) for file in self.files], separators=(",", ":"))
-        return SetPropertiesUpdate(updates={f"{PROPERTY}{sink_id}": content})
+        updates: list[TableUpdate] = [
+            SetPropertiesUpdate(updates={f"{PROPERTY}{sink_id}": content})
+        ]
+        if self.forgotten:
+            names = [f"{PROPERTY}{one}" for one in self.forgotten]
+            updates.append(RemovePropertiesUpdate(removals=names))
+        return tuple(updates)
 
 
 def deleted_keys_files(metadata: Metadata, sink_id: str) -> tuple[DeletedKeysFile, ...]:
@@ -87,7 +95,17 @@ def deleted_keys_files(metadata: Metadata, sink_id: str) -> tuple[DeletedKeysFil
         sink_id: of the stream.
     """
     content = (metadata.get("properties") or {}).get(f"{PROPERTY}{sink_id}")
-    return _decode(content) if content is not None else ()
+    return tuple(DeletedKeysFile(**file) for file in json.loads(content or "[]"))
+
+
+def streams_with_deleted_keys(metadata: Metadata) -> list[str]:
+    """Return the ids of the streams whose deleted keys a table has.
+
+    Args:
+        metadata: of the table.
+    """
+    names = metadata.get("properties") or {}
+    return [name.removeprefix(PROPERTY) for name in names if name.startswith(PROPERTY)]
 
 
 def deleted_keys_of_others(
@@ -109,12 +127,11 @@ def deleted_keys_of_others(
     target = WriteTarget.of(base.metadata, base.io)
     ids = _field_ids(schema)
     found: dict[str, tuple[DeletedKeysFile, ...]] = {}
-    for name, content in (base.metadata.get("properties") or {}).items():
-        sink = name.removeprefix(PROPERTY)
-        if not name.startswith(PROPERTY) or sink == sink_id:
+    for sink in streams_with_deleted_keys(base.metadata):
+        if sink == sink_id:
             continue
         # All files of a stream have the same columns.
-        files = _decode(content)
+        files = deleted_keys_files(base.metadata, sink)
         if files and _columns_of(target, files[-1].location) in (ids, None):
             found[sink] = files
     return found
@@ -140,17 +157,8 @@ def deleted_keys_locations(metadata: Metadata) -> list[str]:
     Args:
         metadata: of the table.
     """
-    properties = metadata.get("properties") or {}
-    return [
-        file.location
-        for name, content in properties.items()
-        if name.startswith(PROPERTY)
-        for file in _decode(content)
-    ]
-
-
-def _decode(content: str) -> tuple[DeletedKeysFile, ...]:
-    return tuple(DeletedKeysFile(**file) for file in json.loads(content))
+    sinks = streams_with_deleted_keys(metadata)
+    return [file.location for sink in sinks for file in deleted_keys_files(metadata, sink)]
 
 
 def add_deleted_keys(

@@ -56,9 +56,9 @@ def accept_rollback(catalog: IcebergCatalog, name: Name, sink_id: str) -> Progre
     deletes = forget_later_deletes(target, deleted_keys_files(base.metadata, sink_id), until)
     version = max(committed.version, recorded.version if recorded else 0) + 1
     accepted = replace(committed, version=version, run=Progress(sink_id).run)
-    updates = [accepted.as_property(), *([deletes.as_property(sink_id)] if deletes.removed else [])]
+    updates = deletes.as_updates(sink_id) if deletes.removed else ()
     try:
-        catalog.commit(base, unchanged(base), tuple(updates))
+        catalog.commit(base, unchanged(base), (accepted.as_property(), *updates))
     except CommitConflict:
         _remove(base, deletes.added)
         raise

@@ -307,7 +307,7 @@ class Sink:
             progress = replace(ahead, sequence_number=snapshot["sequence-number"])
             if deleted_keys is None:
                 return (progress.as_property(),)
-            return (progress.as_property(), deleted_keys.as_property(ahead.sink_id))
+            return (progress.as_property(), *deleted_keys.as_updates(ahead.sink_id))
 
         return Committer(
             self.catalog, self.name, change, base, self.updates, check, progress_update

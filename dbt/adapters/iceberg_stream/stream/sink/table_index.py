@@ -17,6 +17,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitConflict,
     CommitStateUnknown,
 )
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
@@ -25,13 +26,14 @@ from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     add_deleted_keys,
     deleted_keys_files,
     deleted_keys_of_others,
+    streams_with_deleted_keys,
     warn_of_missing,
 )
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex, NotIndexable
 from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges, LiveRows
 from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location, with_index
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sink.progress import watermark_of_others
+from dbt.adapters.iceberg_stream.stream.sink.progress import forgotten_version, watermark_of_others
 from dbt.adapters.iceberg_stream.stream.sink.sink_commit import unchanged
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 from dbt.adapters.iceberg_stream.tables.deletes.equality import equality_delete_files
@@ -374,9 +376,9 @@ def update_deleted_keys(
     tables = [deleted for each in indexed for deleted in each.deleted if deleted.num_rows]
     tables = [*(tables if finder is not None else ()), *(deletes.keys for deletes in early)]
     days = [*([finder.days] if finder is not None else ()), *(deletes.days for deletes in early)]
-    removed = tuple(file.location for file in before) if replaces else ()
+    removed, forgotten = _replaced_deleted_keys(base.metadata, sink_id) if replaces else ((), ())
     if not tables:
-        return DeletedKeysUpdate((), removed=removed) if removed else None
+        return DeletedKeysUpdate((), (), removed, forgotten) if removed else None
     target = WriteTarget.of(base.metadata, base.io)
     files = () if replaces else before
     try:
@@ -386,4 +388,18 @@ def update_deleted_keys(
             f"{'.'.join(base.name)}: {error}, so that the keys that its stream has deleted cannot "
             "be kept. Rebuild the table with --full-refresh."
         ) from error
-    return DeletedKeysUpdate(update.files, update.added, (*update.removed, *removed))
+    return DeletedKeysUpdate(update.files, update.added, (*update.removed, *removed), forgotten)
+
+
+def _replaced_deleted_keys(
+    metadata: Metadata, sink_id: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the files of deleted keys that a replacement makes useless, and whose else they are.
+
+    Those of forgotten streams are of rows that the table does not have any more.
+    """
+    sinks = streams_with_deleted_keys(metadata)
+    forgotten = [one for one in sinks if forgotten_version(metadata, one) is not None]
+    own = [sink_id, *(one for one in forgotten if one != sink_id)]
+    files = [file.location for one in own for file in deleted_keys_files(metadata, one)]
+    return tuple(files), tuple(own[1:])
