@@ -110,6 +110,72 @@ def test_nothing_is_wrong_with_a_long_history_of_spark(
     assert wrong(lake, name) == []
 
 
+EXPIRED = (
+    "call lake.system.expire_snapshots(table => '{t}', retain_last => 1, "
+    "older_than => timestamp '2999-01-01', clean_expired_metadata => true)"
+)
+HEALTHY = {
+    "null_struct": [
+        "create table {t} (id int, st struct<a: int not null>)",
+        "insert into {t} values (1, named_struct('a', 1)), (2, null)",
+    ],
+    "far_dates": [
+        "create table {t} (at date) using iceberg partitioned by (at)",
+        "insert into {t} select date'9999-12-31' + 5 union all select date'0001-01-01' - 400",
+    ],
+    "long_decimals": [
+        "create table {t} (d decimal(38, 10))",
+        "insert into {t} values (1234567890123456789012345678.0123456789)",
+    ],
+    "added_again": [
+        "create table {t} (id int)",
+        "insert into {t} values (0)",
+        "alter table {t} add column b int",
+        "insert into {t} values (1, 2)",
+        "alter table {t} drop column b",
+        "insert into {t} values (3)",
+        EXPIRED,
+        "alter table {t} add column b int",
+        "insert into {t} values (4, 5)",
+    ],
+    "renamed_back": [
+        "create table {t} (a int, b int)",
+        "alter table {t} rename column a to x",
+        "alter table {t} rename column b to a",
+        "insert into {t} values (1, 2)",
+        "alter table {t} rename column a to b",
+        "alter table {t} rename column x to a",
+        "insert into {t} values (3, 4)",
+        EXPIRED,
+    ],
+    "replaced": [
+        "create table {t} (id int, s string) using iceberg partitioned by (id)",
+        "insert into {t} values (1, 'a')",
+        "create or replace table {t} (id string, s string) using iceberg partitioned by (id)",
+        "insert into {t} values ('x', 'a')",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_wrong_with_a_table_of_spark(
+    lake: IcebergCatalog, spark: Session, name: str
+) -> None:
+    for sql in HEALTHY[name]:
+        spark.run(sql.format(t=f"s.{name}"))
+    assert wrong(lake, name) == []
+
+
+def test_nothing_is_wrong_with_encodings_of_arrow(lake: IcebergCatalog) -> None:
+    texts = {
+        "d": pa.array(["a", "b"]).dictionary_encode(),
+        "v": pa.array(["a"] * 2, pa.string_view()),
+    }
+    rows = pa.table({"id": [1, 2], **texts})
+    lake.pyiceberg.create_table(("s", "encoded"), rows.schema).append(rows)
+    assert wrong(lake, "encoded") == []
+
+
 def test_nothing_is_wrong_with_tables_of_pyiceberg(lake: IcebergCatalog) -> None:
     rows = pa.table({"id": range(5), "at": pa.array(MOMENTS), "s": list("abcde")})
     table = lake.pyiceberg.create_table(("s", "py"), rows.schema)

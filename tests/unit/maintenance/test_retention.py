@@ -38,6 +38,7 @@ def branch(snapshot_id: int, **more: int) -> dict[str, Any]:
         ({}, {1, 2}),
         ({"history.expire.max-snapshot-age-ms": str(8 * DAY)}, {1}),
         ({"history.expire.max-snapshot-age-ms": "1"}, {1, 2, 3}),
+        ({"history.expire.max-snapshot-age-ms": "0"}, {1, 2, 3}),
         ({"history.expire.min-snapshots-to-keep": "3"}, {1}),
         ({"history.expire.min-snapshots-to-keep": "9"}, set()),
     ],
@@ -45,6 +46,12 @@ def branch(snapshot_id: int, **more: int) -> dict[str, Any]:
 def test_properties_of_the_table(properties: dict[str, str], expirable: set[int]) -> None:
     table = metadata(10, 7, 4, 0, properties=properties)
     assert expirable_snapshots(table, NOW) == expirable
+
+
+def test_a_cycle_of_parents_ends() -> None:
+    table = metadata(10, 7, 0)
+    table["snapshots"][0]["parent-snapshot-id"] = 2
+    assert expirable_snapshots(table, NOW) == {1, 2}
 
 
 def test_tables_without_snapshots() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    HOURS,
     find_catalog,
     in_catalog,
     plain_errors,
@@ -72,14 +73,14 @@ STEP_WIDTH = max(map(len, STEP_NAMES)) + 1
 )
 @click.option(
     "--orphans-older-than",
-    type=float,
+    type=HOURS,
     default=72.0,
     show_default=True,
     help="Age of orphans in hours. Must be more than any write takes.",
 )
 @click.option(
     "--keep-removed",
-    type=click.FloatRange(min=0),
+    type=HOURS,
     default=168.0,
     show_default=True,
     help="How many hours removed orphans are kept in the folder _removed of the table.",

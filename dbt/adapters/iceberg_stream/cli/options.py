@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from dbt_common.exceptions import DbtRuntimeError
@@ -19,6 +19,29 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
     from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 
+MOST_HOURS = 24 * 365 * 100
+
+
+class Hours(click.FloatRange):
+    """A number of hours of at most a century."""
+
+    name = "hours"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number.
+
+        Raises:
+            BadParameter: it is none, or out of the range.
+        """
+        number: float = super().convert(value, param, ctx)
+        if number != number:
+            self.fail("nan is no number of hours.", param, ctx)
+        return number
+
+
+HOURS = Hours(min=0, max=MOST_HOURS)
 project_dir = click.option(
     "--project-dir",
     type=click.Path(exists=True, file_okay=False, path_type=Path),

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from dbt.adapters.iceberg_stream.cli.options import (
+    HOURS,
     find_catalog,
     in_catalog,
     load_table,
@@ -24,7 +25,7 @@ from dbt.adapters.iceberg_stream.cli.options import (
 @click.argument("table")
 @click.option(
     "--older-than",
-    type=float,
+    type=HOURS,
     default=72.0,
     show_default=True,
     help="Age in hours. Must be more than any write takes: its files look like orphans.",
@@ -37,7 +38,7 @@ from dbt.adapters.iceberg_stream.cli.options import (
 )
 @click.option(
     "--keep-removed",
-    type=click.FloatRange(min=0),
+    type=HOURS,
     default=168.0,
     show_default=True,
     help="How many hours removed files are kept.",

@@ -31,7 +31,7 @@ def expirable_snapshots(metadata: Metadata, now_ms: int) -> set[int]:
     """
     by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
     properties = metadata.get("properties") or {}
-    oldest = now_ms - (property_as_int(properties, MAX_AGE) or DEFAULT_MAX_AGE_MS)
+    oldest = now_ms - (property_as_int(properties, MAX_AGE, DEFAULT_MAX_AGE_MS) or 0)
     at_least = property_as_int(properties, MIN_SNAPSHOTS) or DEFAULT_MIN_SNAPSHOTS
     retained: set[int] = set()
     referenced: set[int] = set()
@@ -84,9 +84,11 @@ def _retained_refs(metadata: Metadata, now_ms: int) -> dict[str, Mapping[str, An
 
 def _ancestors(by_id: Mapping[int, Mapping[str, Any]], snapshot_id: int) -> Iterator[int]:
     number: int | None = snapshot_id
-    while number is not None and (snapshot := by_id.get(number)) is not None:
+    seen: set[int] = set()  # damaged metadata may have a cycle
+    while number is not None and number not in seen and number in by_id:
         yield number
-        number = snapshot.get("parent-snapshot-id")
+        seen.add(number)
+        number = by_id[number].get("parent-snapshot-id")
 
 
 def freed_bytes(metadata: Metadata, expirable: set[int]) -> int:

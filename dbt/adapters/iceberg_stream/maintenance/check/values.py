@@ -35,6 +35,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 UUID_LENGTH = 16
 # Python rounds to 28 digits otherwise.
 DIGITS = Context(prec=38)
+TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 BYTES = (StringType, BinaryType, FixedType, UUIDType)
 MICROS_A_DAY = 86_400_000_000
 TIMES = (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
@@ -48,12 +49,14 @@ def comparable(values: pa.Array) -> pa.Array | None:
     """
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
     kind = values.type
     if pa.types.is_temporal(kind):
         if pa.types.is_date32(kind) or pa.types.is_time32(kind):
             return values.cast(pa.int32())
         return values.cast(pa.int64())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if any(test(kind) for test in TEXTS) or pa.types.is_binary_view(kind):
         return values.cast(pa.large_binary())
     if pa.types.is_fixed_size_binary(kind):
         return values.cast(pa.binary())
@@ -146,9 +149,8 @@ def fits(arrow_type: pa.DataType, kind: IcebergType) -> bool:
     if isinstance(kind, TIMES):
         return tests.is_timestamp(arrow_type) or tests.is_date(arrow_type)
     if isinstance(kind, (StringType, BinaryType)):
-        texts = (tests.is_string, tests.is_large_string, tests.is_string_view)
         bytes_ = (tests.is_binary, tests.is_large_binary, tests.is_binary_view)
-        return any(test(arrow_type) for test in (*texts, *bytes_))
+        return any(test(arrow_type) for test in (*TEXTS, *bytes_))
     if isinstance(kind, (UUIDType, FixedType)):
         length = len(kind) if isinstance(kind, FixedType) else UUID_LENGTH
         return tests.is_fixed_size_binary(arrow_type) and arrow_type.byte_width == length

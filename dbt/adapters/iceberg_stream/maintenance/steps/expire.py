@@ -69,7 +69,7 @@ def plan_expiry(
         return Skip("the table property gc.enabled is false: other tables may have its files")
     tags = [] if context.principal else unused_tags(context.catalogs, state.table.metadata)
     metadata, now = without_tags(state.table.metadata, tags), int(time.time() * 1000)
-    max_age = property_as_int(dict(state.properties), MAX_AGE) or DEFAULT_MAX_AGE_MS
+    max_age = property_as_int(dict(state.properties), MAX_AGE, DEFAULT_MAX_AGE_MS) or 0
     expirable = expirable_snapshots(metadata, now)
     if not expirable:
         return Skip(
