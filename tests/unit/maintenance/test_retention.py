@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dbt.adapters.iceberg_stream.maintenance.properties import PropertyError
 from dbt.adapters.iceberg_stream.maintenance.retention import expirable_snapshots, freed_bytes
 
 DAY = 24 * 60 * 60 * 1000
@@ -46,6 +47,12 @@ def branch(snapshot_id: int, **more: int) -> dict[str, Any]:
 def test_properties_of_the_table(properties: dict[str, str], expirable: set[int]) -> None:
     table = metadata(10, 7, 4, 0, properties=properties)
     assert expirable_snapshots(table, NOW) == expirable
+
+
+def test_a_property_that_is_no_number() -> None:
+    table = metadata(9, properties={"history.expire.max-snapshot-age-ms": "5 days"})
+    with pytest.raises(PropertyError, match="max-snapshot-age-ms is `5 days`, which is no whole"):
+        expirable_snapshots(table, NOW)
 
 
 def test_a_cycle_of_parents_ends() -> None:

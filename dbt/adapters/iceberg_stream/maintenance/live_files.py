@@ -12,10 +12,10 @@ from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
-from pyiceberg.utils.properties import property_as_int
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.check.live_files import EQUALITY, is_vector
+from dbt.adapters.iceberg_stream.maintenance.properties import int_property
 from dbt.adapters.iceberg_stream.maintenance.scan_cost import Deletes
 from dbt.adapters.iceberg_stream.tables.commit.manifests import DELETED, iter_manifests
 from dbt.adapters.iceberg_stream.tables.files.deletes import only_data_file
@@ -254,4 +254,4 @@ def _partition_of(file: DataFile) -> Scope:
 
 def size_property(properties: Mapping[str, str], name: str, default: int) -> int:
     """Return a table property that is a number; the default if it is not set or 0."""
-    return property_as_int(dict(properties), name, default) or default
+    return int_property(properties, name, default) or default

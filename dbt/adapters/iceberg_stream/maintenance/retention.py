@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyiceberg.utils.properties import property_as_int
-
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.maintenance.properties import int_property
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 
 MAX_AGE, MIN_SNAPSHOTS = (
@@ -31,8 +30,8 @@ def expirable_snapshots(metadata: Metadata, now_ms: int) -> set[int]:
     """
     by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
     properties = metadata.get("properties") or {}
-    oldest = now_ms - (property_as_int(properties, MAX_AGE, DEFAULT_MAX_AGE_MS) or 0)
-    at_least = property_as_int(properties, MIN_SNAPSHOTS) or DEFAULT_MIN_SNAPSHOTS
+    oldest = now_ms - (int_property(properties, MAX_AGE, DEFAULT_MAX_AGE_MS) or 0)
+    at_least = int_property(properties, MIN_SNAPSHOTS, None) or DEFAULT_MIN_SNAPSHOTS
     retained: set[int] = set()
     referenced: set[int] = set()
     for ref in _retained_refs(metadata, now_ms).values():
@@ -72,7 +71,7 @@ def _retained_refs(metadata: Metadata, now_ms: int) -> dict[str, Mapping[str, An
     current = current_snapshot_id(metadata)
     if current is not None:
         refs.setdefault(MAIN, {"snapshot-id": current})
-    default_age = property_as_int(metadata.get("properties") or {}, MAX_REF_AGE)
+    default_age = int_property(metadata.get("properties") or {}, MAX_REF_AGE, None)
     for name, ref in refs.items():
         snapshot = by_id.get(ref["snapshot-id"])
         age = ref.get("max-ref-age-ms", default_age)

@@ -14,13 +14,13 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
-from pyiceberg.utils.properties import property_as_int
 
 from dbt.adapters.iceberg_stream.catalog.catalog import collects_garbage
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
+from dbt.adapters.iceberg_stream.maintenance.properties import int_property
 from dbt.adapters.iceberg_stream.maintenance.retention import (
     DEFAULT_MAX_AGE_MS,
     MAX_AGE,
@@ -69,7 +69,7 @@ def plan_expiry(
         return Skip("the table property gc.enabled is false: other tables may have its files")
     tags = [] if context.principal else unused_tags(context.catalogs, state.table.metadata)
     metadata, now = without_tags(state.table.metadata, tags), int(time.time() * 1000)
-    max_age = property_as_int(dict(state.properties), MAX_AGE, DEFAULT_MAX_AGE_MS) or 0
+    max_age = int_property(state.properties, MAX_AGE, DEFAULT_MAX_AGE_MS) or 0
     expirable = expirable_snapshots(metadata, now)
     if not expirable:
         return Skip(
