@@ -236,9 +236,10 @@ class TestKafka:
         assert [row[:2] for row in rows(project, ALL % "maxwell")] == [(5, "paid")]
 
     def test_a_maxwell_source_whose_key_has_another_name(self, project: Any, send: Any) -> None:
-        _, said = run_dbt_and_capture(["run", "-s", "renamed"], expect_pass=False)
+        misspelled = ["run", "-s", "renamed", "--vars", "key: order_id"]
+        _, said = run_dbt_and_capture(misspelled, expect_pass=False)
         assert "The key order_id is not among the columns of the Maxwell source" in said
-        run_dbt(["run", "-s", "renamed", "--vars", "key: id"])
+        run_dbt(["run", "-s", "renamed"])
         sql = "select order_id, status from {schema}.renamed"
         assert rows(project, sql) == rows(project, "select id, status from {schema}.maxwell")
 
