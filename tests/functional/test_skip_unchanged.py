@@ -11,6 +11,7 @@ from dbt.tests.util import run_dbt, write_file
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from dbt.adapters.iceberg_stream.cli import main
+from dbt.adapters.iceberg_stream.engines.embedded import stop
 from dbt.adapters.iceberg_stream.materializations.unchanged import UnchangedHooks
 from tests.functional.lake import rows, run, snapshot_ids
 from tests.functional.skipping import Skipping, built, edit
@@ -397,9 +398,15 @@ class TestBranchOfTheSession:
     """Others write to a branch that the session reads, without a new version of the table."""
 
     @pytest.fixture(scope="class")
-    def dbt_profile_target(self, dbt_profile_target: Any) -> dict[str, Any]:
-        conf = {"spark.wap.branch": "dev"}
-        return {**dbt_profile_target, "skip_unchanged": True, "spark_conf": conf}
+    def dbt_profile_target(
+        self, dbt_profile_target: Any, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[dict[str, Any]]:
+        # An engine of its own: all who use one have the same `spark_conf`.
+        home = tmp_path_factory.mktemp("engine")
+        conf = {**(dbt_profile_target.get("spark_conf") or {}), "spark.wap.branch": "dev"}
+        own = {"skip_unchanged": True, "engine_home": str(home), "spark_conf": conf}
+        yield {**dbt_profile_target, **own}
+        stop(home)
 
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
