@@ -61,7 +61,7 @@ class TestRandomStreams:
     @pytest.mark.parametrize("seed", SEEDS)
     def test_rows(self, project: Any, seed: int) -> None:
         self.project, self.rng, self.files = project, Random(seed), 0
-        steps, kinds = (MANY_STEPS, list(KINDS)) if seed >= 100 else (STEPS, list(KINDS))
+        steps, kinds = MANY_STEPS if seed >= 100 else STEPS, list(KINDS)
         truths = {(kind, way): KINDS[kind].truth() for kind in kinds for way in WAYS}
         for kind in kinds:
             for way in WAYS:

@@ -92,7 +92,7 @@ def test_interrupted_at_every_call(
     """Readers see all tables as before or all as after; whoever comes next can end it."""
     interrupted = 0
     is_local = isinstance(lake._backend, SqliteBackend)
-    for call in range(0, 100, 1 if is_local else 5):
+    for call in range(0, 100, 1 if is_local else 3):
         for after in (False, True):
             build = staged_build(lake)
             backend = Interruption(lake._backend, call, after)

@@ -319,7 +319,7 @@ def test_a_swap_interrupted_at_every_call(
 ) -> None:
     """Once, `discard` left no version of what `publish` had dropped when it was killed."""
     interrupted, is_local = 0, isinstance(lake._backend, SqliteBackend)
-    for call in range(0, 100, 1 if is_local else 5):
+    for call in range(0, 100, 1 if is_local else 3):
         for after in (False, True):
             build = swaps(lake)
             backend = Interruption(lake._backend, call, after)

@@ -75,7 +75,7 @@ def call(project: Path, *arguments: str) -> Result:
         (("check", "s.t"), "0 errors"),
         (("orphans", "s.t", "--older-than", "-1"), "-1.0 is not in the range 0<=x<=876000"),
         (("orphans", "s.t", "--keep-removed", "inf"), "inf is not in the range"),
-        (("maintain", "s.t", "--orphans-older-than", "nan"), "nan is no number of hours."),
+        (("maintain", "s.t", "--orphans-older-than", "nan"), "nan is not a number of hours."),
         (("run",), "No stream model is selected"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,

@@ -49,9 +49,11 @@ def test_properties_of_the_table(properties: dict[str, str], expirable: set[int]
     assert expirable_snapshots(table, NOW) == expirable
 
 
-def test_a_property_that_is_no_number() -> None:
+def test_a_property_that_is_not_a_number() -> None:
     table = metadata(9, properties={"history.expire.max-snapshot-age-ms": "5 days"})
-    with pytest.raises(PropertyError, match="max-snapshot-age-ms is `5 days`, which is no whole"):
+    with pytest.raises(
+        PropertyError, match="max-snapshot-age-ms is `5 days`, which is not a whole"
+    ):
         expirable_snapshots(table, NOW)
 
 

@@ -33,11 +33,11 @@ class Hours(click.FloatRange):
         """Return the number.
 
         Raises:
-            BadParameter: it is none, or out of the range.
+            BadParameter: it is not a number, or out of the range.
         """
         number: float = super().convert(value, param, ctx)
         if number != number:
-            self.fail("nan is no number of hours.", param, ctx)
+            self.fail("nan is not a number of hours.", param, ctx)
         return number
 
 

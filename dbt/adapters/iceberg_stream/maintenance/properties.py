@@ -9,7 +9,7 @@ from pyiceberg.utils.properties import property_as_int
 
 
 class PropertyError(DbtRuntimeError):
-    """A table property has a value that Iceberg does not take."""
+    """A table property has a value that is not valid."""
 
 
 def int_property(properties: Mapping[str, str], name: str, default: int | None) -> int | None:
@@ -21,12 +21,12 @@ def int_property(properties: Mapping[str, str], name: str, default: int | None) 
         default: returned if it is not set.
 
     Raises:
-        PropertyError: it is no whole number.
+        PropertyError: it is not a whole number.
     """
     try:
         return property_as_int(dict(properties), name, default)
     except ValueError as error:
         raise PropertyError(
-            f"The table property {name} is `{properties[name]}`, which is no whole number. Set it "
-            "to one, or unset it."
+            f"The table property {name} is `{properties[name]}`, which is not a whole number. "
+            "Set it to a whole number, or unset it."
         ) from error

@@ -132,8 +132,8 @@ def _columns_then(
         if earlier.dtype != column.dtype and not earlier.can_expand_to(column):
             logger.warning(
                 f"{node}: `{column.name}` was {earlier.dtype} in the version of "
-                f"{_time(version.at_ms)} and is {column.dtype} now. Its changes, and those "
-                "of others with its columns, are dated by the next version."
+                f"{_time(version.at_ms)} and is {column.dtype} now. The changes of this "
+                "version, and of others with its columns, get the date of the next version."
             )
             return None
     return ", ".join(
