@@ -32,6 +32,9 @@ if sys.platform != "win32":
 
 __all__ = ["EmbeddedEngine", "EngineStatus", "status", "stop"]
 
+# Seconds that a killed process may take to end.
+KILL_TIMEOUT = 10.0
+
 
 class Lease:
     """A client's lease of the server of a home; the kernel ends it with the process.
@@ -248,9 +251,12 @@ def status(home: Path) -> EngineStatus | None:
 
 
 def _clear(server: EngineStatus) -> None:
-    """Kill the remaining processes of a server, and remove its record."""
+    """Kill the remaining processes of a server, wait for their end, and remove its record."""
     server.supervisor.signal(signal.SIGKILL)
     server.jvm.signal(signal.SIGKILL)
+    deadline = time.monotonic() + KILL_TIMEOUT
+    while (server.supervisor.alive() or server.jvm.alive()) and time.monotonic() < deadline:
+        time.sleep(POLL)  # a dying JVM still removes files of the home
     current = EngineStatus.read(server.home)
     if current is None or current.supervisor == server.supervisor:
         (server.home / "server.json").unlink(missing_ok=True)

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dbt_common.exceptions import DbtRuntimeError
 from pyiceberg.utils.properties import property_as_int
 
+from dbt.adapters.iceberg_stream.errors.redacted import RedactedError
 
-class PropertyError(DbtRuntimeError):
+
+class PropertyError(RedactedError, DbtRuntimeError):
     """A table property has a value that is not valid."""
 
 
