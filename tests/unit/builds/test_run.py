@@ -61,7 +61,7 @@ def test_the_builds_of_others_do_not_fail_a_published_run(
 
 def ended(node: str, status: str) -> SimpleNamespace:
     """dbt's event of a node that has ended."""
-    info = SimpleNamespace(node_name=node, resource_type="model")
+    info = SimpleNamespace(unique_id=f"model.test.{node}")
     data = SimpleNamespace(node_info=info, run_result=SimpleNamespace(status=status))
     return SimpleNamespace(info=SimpleNamespace(name="NodeFinished"), data=data)
 
