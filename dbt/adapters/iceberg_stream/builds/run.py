@@ -354,13 +354,14 @@ class BuildRun:
                 namespaces.add(name[0])
                 self._recorded[name] = kind
         self._record(has_ended=True, relations=relations)
-        count = f"{len(relations)} staged relation{'s' if len(relations) > 1 else ''}"
+        one = len(relations) == 1
+        count = "one staged relation" if one else f"{len(relations)} staged relations"
         if failed:
             logger.warning(
                 f"The build `{self.name}` was not published: {_list(node_titles(failed))} "
-                f"failed or were skipped. Its {count} stay. Run `dbt retry` after a correction, or "
-                f"`iceberg-stream diff --build {self.name}` to see what changed, or "
-                f"`iceberg-stream discard {self.name}`."
+                f"failed or were skipped. Its {count} stay{'s' if one else ''}. Run "
+                f"`dbt retry` after a correction, or `iceberg-stream diff --build {self.name}` "
+                f"to see what changed, or `iceberg-stream discard {self.name}`."
             )
         else:
             logger.info(
