@@ -7,10 +7,8 @@ the query stages of adaptive execution.
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 # Spark runs its own SQL tests with these settings, too, and expects the same rows.
 INTERPRETED = {
@@ -27,9 +25,6 @@ GENERATED = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.shuffle.partitions": "200",
 }
-# Few rows may still take long to compute, which generated code does several times faster.
-MOST_SECONDS = 4.0
-AGAIN_SECONDS = 1.0
 
 
 class SessionSettings(Protocol):
@@ -65,53 +60,3 @@ class Interpretation:
             self._generated = {**GENERATED, **session.settings(tuple(INTERPRETED))}
         session.configure(INTERPRETED if on else self._generated)
         self._is_on = on
-
-
-class RunningTasks:
-    """Counts the running tasks of a session, as Spark Connect reports them."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, inflight_tasks: int, **_: Any) -> None:
-        """Handle an event."""
-        self.count = inflight_tasks
-
-
-class TimeLimit:
-    """Interrupts a query that takes too long, but not while Spark plans it.
-
-    Planning takes as long with generated code, and an interrupt may be lost in it.
-
-    Args:
-        seconds: the most that it may take.
-        tasks: the tasks of its session.
-        interrupt: interrupts it.
-    """
-
-    def __init__(
-        self, seconds: float, tasks: RunningTasks, interrupt: Callable[[], object]
-    ) -> None:
-        self.exceeded = False
-        self._seconds = seconds
-        self._tasks = tasks
-        self._interrupt = interrupt
-
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Run a query within the limit."""
-        self._tasks.count = 0
-        ended = threading.Event()
-        threading.Thread(target=self._wait, args=(ended,), daemon=True).start()
-        try:
-            yield
-        finally:
-            ended.set()
-
-    def _wait(self, ended: threading.Event) -> None:
-        seconds = self._seconds
-        while not ended.wait(seconds):
-            if self._tasks.count:
-                self.exceeded = True
-                self._interrupt()
-            seconds = AGAIN_SECONDS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from dbt.adapters.iceberg_stream.engines import python_functions
 from dbt.adapters.iceberg_stream.engines.imports import load_messages, load_pyspark
-from dbt.adapters.iceberg_stream.engines.interpretation import Interpretation, RunningTasks
+from dbt.adapters.iceberg_stream.engines.interpretation import Interpretation
 from dbt.adapters.iceberg_stream.engines.python_functions import PythonAggregate, PythonFunction
 from dbt.adapters.iceberg_stream.engines.settings import Endpoint
 from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
@@ -66,8 +66,7 @@ class ServerSession:
         self._endpoint = endpoint
         self._on_open = on_open
         self._interpretation = Interpretation()
-        self._tasks = RunningTasks()
-        self._progress_handlers: list[ProgressHandler] = [self._tasks]
+        self._progress_handlers: list[ProgressHandler] = []
         self._opened_spark: SparkSession | None = None
         self._client = self._open_client(str(uuid.uuid4()))
         try:
@@ -126,10 +125,10 @@ class ServerSession:
             self._client.set(settings)
 
     @contextmanager
-    def _generated(self) -> Iterator[None]:
-        """Make requests that run with generated code, and explain their errors."""
+    def _runs(self, interpreted: bool = False) -> Iterator[None]:
+        """Make requests that run with generated code or interpreted, and explain their errors."""
         with explain():
-            self._interpretation.switch(self, on=False)
+            self._interpretation.switch(self, on=interpreted)
             yield
 
     @contextmanager
@@ -140,10 +139,6 @@ class ServerSession:
             yield
         finally:
             self._spark.removeTag(tag)
-
-    def _interrupt_operation(self, operation_id: str) -> None:
-        with suppress(StatementError), explain():
-            self._client.interrupt(operation_id)
 
     def _interrupt_tag(self, tag: str) -> None:
         with suppress(StatementError), explain():

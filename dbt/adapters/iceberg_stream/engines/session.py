@@ -8,14 +8,12 @@ import threading
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dbt.adapters.iceberg_stream.engines.interpretation import MOST_SECONDS, TimeLimit
 from dbt.adapters.iceberg_stream.engines.python_values import python_values
 from dbt.adapters.iceberg_stream.engines.server_session import ServerSession
-from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
+from dbt.adapters.iceberg_stream.errors.spark import explain
 from dbt.adapters.iceberg_stream.sql.selects import parse_select_chain
 
 if TYPE_CHECKING:
@@ -50,8 +48,8 @@ class Session(ServerSession):
         Returns:
             The rows, to `fetch`.
         """
-        with self._generated():
-            return self._client.run(sql, str(uuid.uuid4()))
+        with self._runs():
+            return self._client.run(sql)
 
     def refresh(self, table: str) -> None:
         """Refresh what Spark has cached of a table, for all sessions of the server.
@@ -60,7 +58,7 @@ class Session(ServerSession):
             table: the table's quoted name.
         """
         with explain():
-            self._client.run(f"refresh table {table}", str(uuid.uuid4()))
+            self._client.run(f"refresh table {table}")
 
     def query(self, sql: str, interpreted: bool = False) -> pa.Table:
         """Run a query and fetch all its rows, in one request.
@@ -73,9 +71,8 @@ class Session(ServerSession):
         """
         from dbt.adapters.iceberg_stream.engines.sql_client import query
 
-        return self._interpret_first(
-            lambda operation_id: self._table(query(sql), operation_id), interpreted
-        )
+        with self._runs(interpreted):
+            return self._table(query(sql))
 
     def fetch(self, rows: Relation) -> pa.Table:
         """Fetch the rows of a command.
@@ -83,13 +80,13 @@ class Session(ServerSession):
         Args:
             rows: the result of `run`.
         """
-        with self._generated():
-            return self._table(rows, str(uuid.uuid4()))
+        with self._runs():
+            return self._table(rows)
 
-    def _table(self, relation: Relation, operation_id: str) -> pa.Table:
+    def _table(self, relation: Relation) -> pa.Table:
         import pyarrow as pa
 
-        results = self._client.rows(relation, operation_id)
+        results = self._client.rows(relation)
         batches = [result for result in results if isinstance(result, pa.RecordBatch)]
         return pa.Table.from_batches(batches)
 
@@ -140,27 +137,6 @@ class Session(ServerSession):
             for table in itertools.chain([] if first is None else [first], tables):
                 yield from map(with_offsets, table.to_batches())
 
-    def _interpret_first(self, run: Callable[[str], Result], interpreted: bool) -> Result:
-        """Run a query, interpreted if asked; if that takes long, again with generated code.
-
-        Args:
-            run: runs the query, with the operation id that is the argument.
-            interpreted: whether to interpret it at first.
-        """
-        if interpreted:
-            operation_id = str(uuid.uuid4())
-            interrupt = partial(self._interrupt_operation, operation_id)
-            limit = TimeLimit(MOST_SECONDS, self._tasks, interrupt)
-            try:
-                with limit.watch(), explain():
-                    self._interpretation.switch(self, on=True)
-                    return run(operation_id)
-            except StatementError:
-                if not limit.exceeded:
-                    raise
-        with self._generated():
-            return run(str(uuid.uuid4()))
-
     def _results(
         self, plan: Any, observations: dict[str, Observation], tag: str
     ) -> Generator[StructType | pa.Table, None, None]:
@@ -189,20 +165,11 @@ class Session(ServerSession):
             sql: the query.
             most_rows: the most rows to fetch.
             most_bytes: the most bytes of Arrow data to fetch.
-            interpreted: whether the query reads so few rows that Spark should interpret it. If it
-                takes long all the same, it is run again with generated code.
+            interpreted: whether the query reads so few rows that Spark should interpret it.
 
         Returns:
             The rows and their schema in Spark; None if there are more, and the query was ended.
         """
-        return self._interpret_first(
-            lambda operation_id: self._few_rows(sql, most_rows, most_bytes, operation_id),
-            interpreted,
-        )
-
-    def _few_rows(
-        self, sql: str, most_rows: int, most_bytes: int, operation_id: str
-    ) -> tuple[pa.Table, DataType.Struct] | None:
         import pyarrow as pa
 
         from dbt.adapters.iceberg_stream.engines.arrow_offsets import with_offsets
@@ -212,7 +179,7 @@ class Session(ServerSession):
         batches, rows, size = [], 0, 0
         # The server keeps all rows of a partition in memory before it sends the first one.
         limited = query(sql, most_rows + 1)
-        with closing(self._client.rows(limited, operation_id)) as results:
+        with self._runs(interpreted), closing(self._client.rows(limited)) as results:
             for result in results:
                 if not isinstance(result, pa.RecordBatch):
                     schema = result

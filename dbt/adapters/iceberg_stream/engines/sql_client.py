@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -100,12 +101,11 @@ class SqlClient:
         self._user = UserContext(user_id=os.getenv("SPARK_USER", os.getenv("USER", "")))
         self._server_session_id: str | None = None
 
-    def run(self, sql: str, operation_id: str) -> Relation:
+    def run(self, sql: str) -> Relation:
         """Run a command; its rows stay on the server.
 
         Args:
             sql: the command.
-            operation_id: a UUID, by which the command can be interrupted.
 
         Returns:
             The rows, to `fetch`.
@@ -113,24 +113,21 @@ class SqlClient:
         source = Relation(sql=SQL(query=sql))
         plan = Plan(command=Command(sql_command=SqlCommand(input=source)))
         result = source
-        for response in self._execute(plan, operation_id):
+        for response in self._execute(plan):
             if response.HasField("sql_command_result"):
                 result = response.sql_command_result.relation
         return result
 
-    def rows(
-        self, relation: Relation, operation_id: str
-    ) -> Generator[DataType.Struct | pa.RecordBatch, None, None]:
+    def rows(self, relation: Relation) -> Generator[DataType.Struct | pa.RecordBatch, None, None]:
         """Run a query, and yield the schema of its rows, then the rows in batches.
 
         Args:
             relation: the query.
-            operation_id: a UUID, by which the query can be interrupted.
         """
         import pyarrow as pa
 
         chunks: list[bytes] = []
-        for response in self._execute(Plan(root=relation), operation_id):
+        for response in self._execute(Plan(root=relation)):
             if response.HasField("schema"):
                 yield response.schema.struct
             if response.HasField("arrow_batch"):
@@ -141,7 +138,8 @@ class SqlClient:
                         yield from reader
                     chunks.clear()
 
-    def _execute(self, plan: Plan, operation_id: str) -> Iterator[ExecutePlanResponse]:
+    def _execute(self, plan: Plan) -> Iterator[ExecutePlanResponse]:
+        operation_id = str(uuid.uuid4())
         request = ExecutePlanRequest(
             session_id=self.session_id,
             client_observed_server_side_session_id=self._server_session_id,
@@ -223,13 +221,9 @@ class SqlClient:
         response = self._call(self._stub.Config, ConfigRequest(operation=operation))
         return {pair.key: pair.value for pair in response.pairs}
 
-    def interrupt(self, operation_id: str | None = None) -> bool:
-        """Interrupt an operation, and return whether it was running.
-
-        Args:
-            operation_id: of the operation; None for all of the session.
-        """
-        response = self._call(self._stub.Interrupt, _interrupt_request(operation_id))
+    def interrupt(self) -> bool:
+        """Interrupt all operations of the session, and return whether any was running."""
+        response = self._call(self._stub.Interrupt, _interrupt_request(None))
         return bool(response.interrupted_ids)
 
     def _interrupt_later(self, operation_id: str) -> None:
