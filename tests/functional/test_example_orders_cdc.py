@@ -57,6 +57,7 @@ class Example:
             assert sorted(actual, key=repr) == expected, table
 
 
+@pytest.mark.slow
 class TestAvro(Example):
     @pytest.fixture(scope="class")
     def registry(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

@@ -106,7 +106,7 @@ class TestManyRows(SelfReading):
     @pytest.mark.parametrize(
         "name",
         [
-            pytest.param(name, marks=pytest.mark.slow) if name == "merged_by_spark" else name
+            name if name in ("deleted", "merged") else pytest.param(name, marks=pytest.mark.slow)
             for name in sorted(MODELS)
         ],
     )

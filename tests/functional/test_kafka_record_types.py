@@ -302,6 +302,7 @@ class RecordTypes:
 class TestAvro(RecordTypes):
     encoding = Avro()
 
+    @pytest.mark.slow
     def test_a_type_that_appears_while_a_service_runs(self, project: Any, shop: Shop) -> None:
         producer = Producer(shop, self.encoding, "served", "record")
         producer.send("Order", ORDER, id=1, status="new")

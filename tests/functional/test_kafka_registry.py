@@ -548,7 +548,7 @@ class TestWholeTransactions:
         }
         return {"sources.yml": sources(definitions), **models}
 
-    @pytest.mark.parametrize("kind", ["avro", "protobuf"])
+    @pytest.mark.parametrize("kind", [pytest.param("avro", marks=pytest.mark.slow), "protobuf"])
     def test_no_part_of_a_transaction_is_written(
         self, project: Any, shop: AvroShop, kind: str
     ) -> None:

@@ -23,7 +23,7 @@ from tests.functional.lake import rows, run
 from tests.functional.random_streams import KINDS, WAYS, Change, Row, Truth, changes, models
 from tests.lost_files import assert_nothing_lost
 
-STEPS, MANY_STEPS = 3, 12
+STEPS, MANY_STEPS = 2, 12
 TYPES = pa.schema(
     [
         ("id", pa.int64()),

@@ -78,6 +78,7 @@ class TestServerFaults:
         run_dbt(["run", "--vars", "{pause: 8}"])
         assert len(snapshot_ids(project, "appended")) == len(before) + 1
 
+    @pytest.mark.slow
     def test_a_network_that_stays_cut(self, project: Any, proxy: TcpProxy) -> None:
         before = snapshot_ids(project, "appended")
         threading.Timer(4, proxy.cut).start()

@@ -394,6 +394,7 @@ class TestAtomic(EveryKind):
         assert rows(project, "select n, one from {schema}.e_table") == [(3, 3)]
 
 
+@pytest.mark.slow
 class TestBranchOfTheSession:
     """Others write to a branch that the session reads, without a new version of the table."""
 

@@ -7,6 +7,7 @@ import collections
 import json
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -254,6 +255,13 @@ snapshots:
     relation: source('raw', 'typed')
     config: {{strategy: {strategy}, check_cols: all, unique_key: id}}
 """
+
+
+def few(kinds: Mapping[str, Any], *names: str) -> list[Any]:
+    """Return the kinds, of which `make test-slow` tests those that have no name here."""
+    return [kind if kind in names else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]
+
+
 # The types of a source's column before and after, with values, and what a snapshot then has.
 WIDENED = {
     "int": ("1", "3000000000", "bigint"),
@@ -293,7 +301,7 @@ class TestTypesThatChange:
             said += [str(result.message) for result in results]
         return said
 
-    @pytest.mark.parametrize("kind", WIDENED)
+    @pytest.mark.parametrize("kind", few(WIDENED, "digits", "narrower"))
     def test_it_is_widened(self, project: Any, kind: str) -> None:
         before, after, dtype = WIDENED[kind]
         self.build(project, before, after, True)
@@ -304,7 +312,7 @@ class TestTypesThatChange:
             assert first[1] == second[1] == dtype
             assert second[0] == value[0]
 
-    @pytest.mark.parametrize("kind", REFUSED)
+    @pytest.mark.parametrize("kind", few(REFUSED, "scale"))
     def test_it_is_refused(self, project: Any, kind: str) -> None:
         said = self.build(project, *REFUSED[kind], False)
         assert all("Cast the column in the query" in message for message in said[2:])

@@ -110,6 +110,7 @@ class TestNewTables:
         assert actual(project, "shop__items", "id, order_id") == [(5, 1), (6, 1)]
         assert snapshot_ids(project, "shop__orders") == before
 
+    @pytest.mark.slow
     def test_in_a_service(self, project: Any) -> None:
         with service(project, "routes") as running:
             wait_for(lambda: '"idle"' in running.ask("health"))

@@ -123,6 +123,7 @@ class TestTables:
     def models(self) -> dict[str, str]:
         return {"bronze.sql": BRONZE, "silver.sql": SILVER}
 
+    @pytest.mark.slow
     def test_while_a_service_runs(self, project: Any) -> None:
         run_dbt(["run", "-s", "bronze"])
         with service(project, "silver", "-s", "silver") as running:

@@ -49,7 +49,12 @@ def model(dbt, session):
 """
 
 
-@pytest.fixture(params=ZONES)
+@pytest.fixture(
+    params=[
+        "Australia/Lord_Howe",
+        *(pytest.param(z, marks=pytest.mark.slow) for z in ZONES if z != "Australia/Lord_Howe"),
+    ]
+)
 def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The time zone of all sessions."""
     settings = IcebergStreamConnectionManager.session_settings

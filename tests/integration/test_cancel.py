@@ -98,6 +98,7 @@ def busy_machine() -> Iterator[None]:
         burner.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("busy_machine")
 def test_ctrl_c_while_spark_is_still_analyzing(project: Path) -> None:
     run, _ = start(project)

@@ -59,6 +59,9 @@ def rows(lake: IcebergCatalog, name: str) -> list[tuple[int, int]]:
     return sorted((row["writer"], row["n"]) for row in actual)
 
 
+@pytest.mark.parametrize(
+    "place", [pytest.param("sqlite", marks=pytest.mark.slow), "rest"], indirect=True
+)
 def test_eight_writers_append(lake: IcebergCatalog, place: dict[str, str]) -> None:
     ingest(lake, ("s", "shared"), ROW.slice(0, 0).to_reader(), Mode.CREATE)
     before = len(lake.load(("s", "shared")).metadata["snapshots"])

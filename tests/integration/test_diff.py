@@ -157,7 +157,7 @@ def new_history(lake: IcebergCatalog, version: int, made: list[tuple[str, Any]])
 
 
 # DuckDB 1.5 loses rows whose key is null where an equality delete applies.
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.slow), 3])
 @settings(max_examples=15, **SETTINGS)
 @given(made=steps(IDS), pairs=PAIRS, memory=MEMORY)
 def test_duckdb_agrees(
@@ -180,7 +180,7 @@ def test_duckdb_agrees(
         check(lake, history, pair, memory, join_of)
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.slow), 3])
 @settings(max_examples=7, **SETTINGS)
 @given(made=steps([None, *IDS]), pairs=PAIRS, memory=MEMORY)
 def test_spark_agrees(

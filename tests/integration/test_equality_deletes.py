@@ -19,7 +19,7 @@ def spark_numbers(spark: Session, history: History) -> list[int]:
     return [row["n"] for row in spark.rows(f"select n from {name} order by n").to_pylist()]
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.slow), 3])
 @settings(
     deadline=None,
     max_examples=15,

@@ -239,6 +239,7 @@ def test_an_engine_that_ends(tmp_path: Path) -> None:
     stop(tmp_path / "engine")
 
 
+@pytest.mark.slow
 def test_expressions_that_cannot_be_interrupted(tmp_path: Path) -> None:
     """Two of them would hold both cores for good, also after they were canceled."""
     home = tmp_path / "engine"
@@ -271,6 +272,7 @@ def test_expressions_that_cannot_be_interrupted(tmp_path: Path) -> None:
     stop(home)
 
 
+@pytest.mark.slow
 def test_a_cluster_with_the_guard(catalog: RestCatalog, tmp_path: Path) -> None:
     port = free_port()
     profile = {

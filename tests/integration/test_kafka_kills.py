@@ -152,7 +152,14 @@ def killed_at_random_moments(
     return killed
 
 
-@pytest.mark.parametrize("messages, keys", SHORT, indirect=["messages"])
+@pytest.mark.parametrize(
+    "messages, keys",
+    [
+        SHORT[1],
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in SHORT if each != SHORT[1]),
+    ],
+    indirect=["messages"],
+)
 def test_killed_at_random_moments(
     messages: Messages, tmp_path: Path, keys: tuple[str, ...]
 ) -> None:

@@ -268,7 +268,7 @@ def slow(options: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        slow({}),
         slow({"keys": ("id",), "sql": FILTERED}),
         {"keys": ("id",), "sql": COMPUTED, "layout": "partitioned by (bucket(3, id), name)"},
         slow(
@@ -278,7 +278,7 @@ def slow(options: dict[str, Any]) -> Any:
         # Only Spark computes these.
         {"sql": JOINED},
         slow({"keys": ("id",), "sql": REVERSED, "layout": "partitioned by (name)"}),
-        {"keys": ("id",), "ignore_null_updates": True},
+        slow({"keys": ("id",), "ignore_null_updates": True}),
         slow({"keys": ("id",), "delete_encoding": "copy_on_write"}),
     ],
 )

@@ -262,7 +262,7 @@ def test_histories(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=25,
+            max_examples=12,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

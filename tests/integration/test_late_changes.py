@@ -336,8 +336,15 @@ def test_a_row_that_comes_before_the_commit_of_equality_deletes() -> None:
     history.teardown()
 
 
-@pytest.mark.parametrize("machine", [LateChanges, LateChangesOfTwoColumns])
-@pytest.mark.parametrize("most_rows", [3, 1_000_000])
+@pytest.mark.parametrize(
+    "machine, most_rows",
+    [
+        (LateChanges, 3),
+        (LateChangesOfTwoColumns, 1_000_000),
+        pytest.param(LateChanges, 1_000_000, marks=pytest.mark.slow),
+        pytest.param(LateChangesOfTwoColumns, 3, marks=pytest.mark.slow),
+    ],
+)
 def test_histories(machine: Any, most_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_runs, "MERGED_RUNS", 2)
     monkeypatch.setattr(small_files, "MERGED_FILES", 2)

@@ -73,6 +73,7 @@ def test_both_have_the_same_files(distributions: Path) -> None:
     assert {*files, "README.md", "LICENSE"} <= names
 
 
+@pytest.mark.slow
 def test_the_shop_is_built(environment: Path, shop: Path) -> None:
     dbt = environment / "dbt"
     output = run(

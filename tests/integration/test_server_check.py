@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, stop
@@ -21,6 +22,7 @@ def debug(folder: Path, target: dict[str, object]) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_server_without_iceberg(tmp_path: Path) -> None:
     home = tmp_path / "spark"
     engine = EmbeddedEngine(EngineSettings(home, packages=(), keep_alive=60))

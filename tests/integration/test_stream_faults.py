@@ -79,7 +79,16 @@ def require_truth(lake: IcebergCatalog) -> None:
     assert [finding for finding in findings if finding.severity != "note"] == []
 
 
-@pytest.mark.parametrize("with_index", [False, True])
+@pytest.mark.parametrize(
+    "with_index, place",
+    [
+        (False, "sqlite"),
+        (True, "rest"),
+        pytest.param(True, "sqlite", marks=pytest.mark.slow),
+        pytest.param(False, "rest", marks=pytest.mark.slow),
+    ],
+    indirect=["place"],
+)
 def test_killed_at_random_moments(
     table: IcebergCatalog, place: dict[str, str], with_index: bool
 ) -> None:
@@ -97,6 +106,9 @@ def test_killed_two_hundred_times(
     require_truth(table)
 
 
+@pytest.mark.parametrize(
+    "place", ["sqlite", pytest.param("rest", marks=pytest.mark.slow)], indirect=True
+)
 def test_of_two_sinks_one_goes_on(table: IcebergCatalog, place: dict[str, str]) -> None:
     """Begun at the same time, or one while the other is in the midst of it."""
     for attempt in range(TRIES):

@@ -28,7 +28,7 @@ from tests.lost_files import assert_nothing_lost
 MakeBed = Callable[..., Bed]
 
 
-@pytest.fixture(params=["process", "parquet", "tasks"])
+@pytest.fixture(params=["process", "parquet", pytest.param("tasks", marks=pytest.mark.slow)])
 def bed(
     request: pytest.FixtureRequest, lake: IcebergCatalog, spark: Session, tmp_path: Path
 ) -> MakeBed:

@@ -216,8 +216,15 @@ class VersionsOfPositionDeletes(Versions):
     version = 2
 
 
-@pytest.mark.parametrize("machine", [Versions, VersionsOfPositionDeletes])
-@pytest.mark.parametrize("collide", [False, True])
+@pytest.mark.parametrize(
+    "machine, collide",
+    [
+        (Versions, False),
+        (VersionsOfPositionDeletes, True),
+        pytest.param(Versions, True, marks=pytest.mark.slow),
+        pytest.param(VersionsOfPositionDeletes, False, marks=pytest.mark.slow),
+    ],
+)
 def test_histories(machine: Any, collide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_runs, "MERGED_RUNS", 2)
     monkeypatch.setattr(index, "STORED_ROWS", 1)

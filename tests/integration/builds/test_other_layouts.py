@@ -162,7 +162,9 @@ def test_staged_tables_that_cannot_be_dropped(
     assert_clean(lake, ["t"])
 
 
-@pytest.mark.parametrize("second", ["run", "discard", "publish"])
+@pytest.mark.parametrize(
+    "second", [pytest.param("run", marks=pytest.mark.slow), "discard", "publish"]
+)
 @pytest.mark.parametrize("lake", ["rest"], indirect=True)
 def test_a_second_kill(lake: IcebergCatalog, second: str) -> None:
     """Servers create new tables before the commit. After both kills `discard` leaves nothing."""

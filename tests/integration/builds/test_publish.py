@@ -83,8 +83,19 @@ def test_one_transaction(lake: IcebergCatalog, server: RestCatalog) -> None:
     assert [path for _, path in writes] == ["/v1/transactions/commit"]
 
 
+def discard_all(lake: IcebergCatalog) -> None:
+    discard(lake, get_build(lake, BUILD))
+
+
 @pytest.mark.parametrize(
-    "ending", [publish_all, lambda lake: discard(lake, get_build(lake, BUILD))]
+    "ending, lake",
+    [
+        (publish_all, "sqlite"),
+        (discard_all, "sqlite"),
+        (publish_all, "rest"),
+        pytest.param(discard_all, "rest", marks=pytest.mark.slow),
+    ],
+    indirect=["lake"],
 )
 def test_interrupted_at_every_call(
     lake: IcebergCatalog, ending: Callable[[IcebergCatalog], Any]

@@ -313,7 +313,16 @@ def discard_all(lake: IcebergCatalog) -> None:
     discard(lake, get_build(lake, BUILD))
 
 
-@pytest.mark.parametrize("ending", [publish_all, discard_all])
+@pytest.mark.parametrize(
+    "ending, lake",
+    [
+        (publish_all, "sqlite"),
+        (discard_all, "sqlite"),
+        (publish_all, "rest"),
+        pytest.param(discard_all, "rest", marks=pytest.mark.slow),
+    ],
+    indirect=["lake"],
+)
 def test_a_swap_interrupted_at_every_call(
     lake: IcebergCatalog, ending: Callable[[IcebergCatalog], Any]
 ) -> None:
