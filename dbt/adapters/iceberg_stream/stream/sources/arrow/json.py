@@ -17,7 +17,7 @@ from dbt.adapters.iceberg_stream.stream.sources.arrow.json_types import (
     of_column,
     read_type,
     require_floats_of_spark,
-    require_readable_decimals,
+    require_readable,
 )
 from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import json_values
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
@@ -74,7 +74,7 @@ def decode_objects(values: pa.Array, schema: pa.Schema, zone: str = "UTC") -> pa
         texts = values.cast(pa.string())
         if not _are_objects(texts):
             raise ArrowFallback
-        require_readable_decimals(texts, schema)
+        require_readable(texts, schema)
         # Each message is a line. An object that does not end runs into the next line: an error.
         lines = pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
         records = pj.read_json(

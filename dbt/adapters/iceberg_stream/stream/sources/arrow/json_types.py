@@ -6,6 +6,7 @@ has. They become values here as Spark's `from_json` makes them, or Spark has to 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -39,8 +40,15 @@ SMALL_NUMBER = rf'[:,\[]\s*"?[-+]?[\d.]+{SMALL_EXPONENT}\d*"?\s*[,}}\]]'
 # Characters of numbers that are escaped, behind which such an exponent may be.
 ESCAPE = r"\\u00(?:2[bBdDeE]|3\d|[46]5)"
 ESCAPED_NUMBER = rf'"[-+.\deE]*{ESCAPE}(?:[-+.\deE]|{ESCAPE})*"'
-# The integer minus zero, which Spark reads as 0, and numbers that only PyArrow reads.
-ODD_FLOAT = r"(?:-0|-NaN|Inf)\s*[,}\]]"
+# The integer minus zero, which Spark reads as 0.
+MINUS_ZERO = r"-0\s*[,}\]]"
+
+# Numbers that only PyArrow reads. All texts are searched for the first pattern, as above.
+NAMED_NUMBER = "-NaN|Inf"
+NO_NUMBER = r"[:,\[]\s*(?:-NaN|-?Inf)\s*[,}\]]"
+# Spark's parser refuses names of members with more characters.
+MAX_NAME = 50_000
+STRING = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")\s*(:?)')
 
 DAY = r"\d{4}-\d\d-\d\d"
 MINUTE = rf"{DAY}[ T]\d\d:\d\d"
@@ -119,22 +127,32 @@ def read_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def require_readable_decimals(texts: pa.StringArray, schema: pa.Schema) -> None:
-    """Check that PyArrow can read the decimals of JSON.
+def require_readable(texts: pa.StringArray, schema: pa.Schema) -> None:
+    """Check that PyArrow reads JSON as Spark does, also members that no column has.
 
     Args:
         texts: the JSON.
         schema: of the records.
 
     Raises:
-        ArrowFallback: it may crash, or read a wrong number.
+        ArrowFallback: it may crash, read a wrong number, or read what Spark refuses.
     """
-    if not any(pa.types.is_decimal(kind) for kind in _leaf_types(schema)):
-        return
-    for part, number in ((SMALL_EXPONENT, SMALL_NUMBER), (ESCAPE, ESCAPED_NUMBER)):
-        suspects = texts.filter(pc.match_substring_regex(texts, part))
-        if _is_any(pc.match_substring_regex(suspects, number)):
+    suspects = [(NAMED_NUMBER, NO_NUMBER)]
+    if any(pa.types.is_decimal(kind) for kind in _leaf_types(schema)):
+        suspects += [(SMALL_EXPONENT, SMALL_NUMBER), (ESCAPE, ESCAPED_NUMBER)]
+    for part, number in suspects:
+        some = texts.filter(pc.match_substring_regex(texts, part))
+        if _is_any(pc.match_substring_regex(some, number)):
             raise ArrowFallback
+    # Most messages are shorter than the longest name.
+    some = texts.filter(pc.greater(pc.binary_length(texts), MAX_NAME))
+    if any(map(_has_long_name, some.cast(pa.binary()).to_pylist())):
+        raise ArrowFallback
+
+
+def _has_long_name(text: bytes) -> bool:
+    strings = STRING.finditer(text)
+    return any(len(string[1]) > MAX_NAME + len('""') and string[2] for string in strings)
 
 
 def require_floats_of_spark(texts: pa.StringArray, records: pa.Table) -> None:
@@ -148,24 +166,23 @@ def require_floats_of_spark(texts: pa.StringArray, records: pa.Table) -> None:
         ArrowFallback: it may not.
     """
     arrays = (chunk for column in records.itercolumns() for chunk in column.chunks)
-    has_odd = any(map(_has_odd_floats, arrays))
-    if has_odd and _is_any(pc.match_substring_regex(texts, ODD_FLOAT)):
+    has_minus_zero = any(map(_has_minus_zero, arrays))
+    if has_minus_zero and _is_any(pc.match_substring_regex(texts, MINUS_ZERO)):
         raise ArrowFallback
 
 
-def _has_odd_floats(values: pa.Array) -> bool:
-    """Return whether values are, or contain, floats that ODD_FLOAT may match."""
+def _has_minus_zero(values: pa.Array) -> bool:
+    """Return whether a float is minus zero."""
     kind = values.type
     if pa.types.is_struct(kind):
-        return any(map(_has_odd_floats, values.flatten()))
+        return any(map(_has_minus_zero, values.flatten()))
     if pa.types.is_list(kind):
-        return _has_odd_floats(values.flatten())
+        return _has_minus_zero(values.flatten())
     if not pa.types.is_floating(kind):
         return False
     bits = pa.int64() if kind == pa.float64() else pa.int32()
     # The bits of minus zero are those of the lowest integer.
-    has_minus_zero = pc.min(values.view(bits)).as_py() == -(2 ** (kind.bit_width - 1))
-    return has_minus_zero or not _are_all(pc.is_finite(values))
+    return bool(pc.min(values.view(bits)).as_py() == -(2 ** (kind.bit_width - 1)))
 
 
 def of_column(values: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:

@@ -30,7 +30,14 @@ OF_TIME = (
     "timestamp_micros or timestamp_millis"
 )
 NO_JSON = "'{'"
-CORRUPT = f"map('columnNameOfCorruptRecord', {literal(BAD)})"
+# Limits of Spark's parser, which PyArrow does not have: a record beyond them would be bad, also if
+# only members that are not read are.
+LIMITS = {name: 2**31 - 1 for name in ("maxNumLen", "maxNestingDepth", "maxStringLen")}
+MODE = (
+    f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{BAD}', "
+    + ", ".join(f"'{name}', '{limit}'" for name, limit in LIMITS.items())
+    + ")"
+)
 
 
 def has_numbers(columns: str) -> bool:
@@ -75,7 +82,7 @@ def _has_number_for_time(text: str, columns: str) -> str | None:
     """Return SQL: whether JSON has a number in the place of a time; None if there are no times."""
     if not TIMES.search(columns) or (times := _as_texts(columns, _is_time)) is None:
         return None
-    read = f"to_json(from_json({text}, {literal(times)}, {CORRUPT}))"
+    read = f"to_json(from_json({text}, {literal(times)}, {MODE}))"
     return f"coalesce({read} rlike {NUMBER}, false)"
 
 
@@ -85,7 +92,7 @@ def _has_huge_decimals(text: str, columns: str) -> str:
     # Spark also reads decimals from strings. Invalid JSON is in the column of corrupt records.
     if (texts := _as_texts(columns, _is_decimal)) is None:
         return numbers
-    decimals = f"to_json(from_json({text}, {literal(texts)}, {CORRUPT}))"
+    decimals = f"to_json(from_json({text}, {literal(texts)}, {MODE}))"
     return f"({numbers} or coalesce({decimals} rlike {HUGE}, true))"
 
 
