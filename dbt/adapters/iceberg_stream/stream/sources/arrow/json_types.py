@@ -43,6 +43,8 @@ ESCAPED_NUMBER = rf'"[-+.\deE]*{ESCAPE}(?:[-+.\deE]|{ESCAPE})*"'
 # The integer minus zero, which Spark reads as 0.
 MINUS_ZERO = r"-0\s*[,}\]]"
 
+# A text that may be base64 as well as digits.
+MAYBE_BYTES = r'"[0-9+][0-9+eE]{3,}"'
 # Numbers that only PyArrow reads. All texts are searched for the first pattern, as above.
 NAMED_NUMBER = "-NaN|Inf"
 NO_NUMBER = r"[:,\[]\s*(?:-NaN|-?Inf)\s*[,}\]]"
@@ -150,6 +152,37 @@ def require_readable(texts: pa.StringArray, schema: pa.Schema) -> None:
         raise ArrowFallback
 
 
+def require_no_bytes(texts: pa.StringArray, schema: pa.Schema) -> None:
+    """Check that no text for a decimal may be base64 as well as digits.
+
+    Args:
+        texts: the JSON.
+        schema: of the records.
+
+    Raises:
+        ArrowFallback: one may be.
+    """
+    places = {rf'"{re.escape(name)}"\s*:' if name else r"[\[,]" for name in _decimal_names(schema)}
+    if not places:
+        return
+    # A name may be written with escapes.
+    pattern = rf'(?:{"|".join(sorted(places))}|"[^"]*\\[^"]*"\s*:)\s*{MAYBE_BYTES}'
+    if _is_any(pc.match_substring_regex(texts, pattern)):
+        raise ArrowFallback
+
+
+def _decimal_names(fields: Iterable[pa.Field]) -> Iterator[str]:
+    """Yield the names of decimals; an empty one for items of a list."""
+    for field in fields:
+        name, kind = field.name, field.type
+        while pa.types.is_list(kind):
+            name, kind = "", kind.value_type
+        if pa.types.is_decimal(kind):
+            yield name
+        elif pa.types.is_struct(kind):
+            yield from _decimal_names(kind)
+
+
 def _has_long_name(text: bytes) -> bool:
     strings = STRING.finditer(text)
     return any(len(string[1]) > MAX_NAME + len('""') and string[2] for string in strings)
@@ -185,13 +218,14 @@ def _has_minus_zero(values: pa.Array) -> bool:
     return bool(pc.min(values.view(bits)).as_py() == -(2 ** (kind.bit_width - 1)))
 
 
-def of_column(values: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
+def of_column(values: pa.Array, kind: pa.DataType, zone: str, exact: bool) -> pa.Array:
     """Return the values of a column.
 
     Args:
         values: as PyArrow reads them.
         kind: the column's type.
         zone: the time zone of texts without one.
+        exact: whether decimals must not be rounded.
 
     Raises:
         ArrowFallback, pa.ArrowException: Spark may have other values.
@@ -201,26 +235,28 @@ def of_column(values: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     absent = values.is_null() if values.null_count else None
     if pa.types.is_struct(kind):
         children = [
-            of_column(child, field.type, zone)
+            of_column(child, field.type, zone, exact)
             for child, field in zip(values.flatten(), kind, strict=True)
         ]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=absent)
     if pa.types.is_list(kind):
-        items = of_column(values.values, kind.value_type, zone)
+        items = of_column(values.values, kind.value_type, zone, exact)
         return pa.ListArray.from_arrays(values.offsets, items, type=kind, mask=absent)
     if pa.types.is_decimal(kind):
-        return _decimals(values, kind)
+        return _decimals(values, kind, exact)
     if pa.types.is_date(kind):
         return _dates(values)
     return _instants(values, zone) if kind.tz else _local_times(values)
 
 
-def _decimals(values: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
+def _decimals(values: pa.Array, kind: pa.Decimal128Type, exact: bool) -> pa.Array:
     """Round numbers as Spark does: a half, away from zero."""
     numbers = values.view(ROOM[values.type])
     try:
         return numbers.cast(kind)
     except pa.ArrowInvalid:
+        if exact:
+            raise
         rounded = pc.round(numbers, kind.scale, round_mode="half_towards_infinity")
         return rounded.cast(kind)
 

@@ -250,7 +250,7 @@ class Envelope:
         payload = ", ".join(f"{name}: {kind}" for name, kind in body.items())
         columns = {**body, "payload": f"struct<{payload}>", BAD: "string"}
         schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-        parsed = self._parse(text.where("v is not null"), schema, "v")
+        parsed = self._parse(text.where("v is not null"), schema, "v", exact=True)
         parsed = parsed.selectExpr("*", "coalesce(r.payload.op, r.op) as op")
         parsed = parsed.selectExpr(
             "*",
@@ -270,7 +270,7 @@ class Envelope:
         of_row = [(f.name, f"new.{quote(f.name)}", f.dataType) for f in self.fields(spark)]
         has_keys = has_members(IMAGE_MEMBERS, values_of("image", keys))
         is_unreadable = f"r is null or r.{BAD} is not null"
-        reasons = unreadable_reasons("v", schema, is_unreadable) | DEBEZIUM
+        reasons = unreadable_reasons("v", schema, is_unreadable, exact=True) | DEBEZIUM
         reasons |= dict(image_reasons("image", has_keys, of_row))
         bad = bad_columns("v", reasons)
         return debezium_rows(self, parsed, values, bad, is_unreadable)
@@ -336,8 +336,8 @@ class Envelope:
             )
         return [by_lower[name.lower()] for name in self.key if name not in missing]
 
-    def _parse(self, text: DataFrame, schema: str, value: str) -> DataFrame:
-        parseable = parseable_sql(value, schema)
+    def _parse(self, text: DataFrame, schema: str, value: str, exact: bool = False) -> DataFrame:
+        parseable = parseable_sql(value, schema, exact)
         return text.selectExpr("*", f"from_json({parseable}, {literal(schema)}, {MODE}) as r")
 
     def _ddl_of_struct(self, spark: SparkSession) -> str:

@@ -177,7 +177,7 @@ def _read(writer: Writer, record: Node) -> str:
         type_sql(t.StructType([*fields, t.StructField(BAD, t.StringType())]))
         for fields in (names, positions)
     )
-    parsed = f"from_json({parseable_sql(TEXT, columns)}, {literal(columns)}, {MODE})"
+    parsed = f"from_json({parseable_sql(TEXT, columns, exact=True)}, {literal(columns)}, {MODE})"
     return f"case when {_is_of(writer)} then cast({parsed} as {kind}) end"
 
 
