@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
+from dbt.include import iceberg_stream as include
+from jinja2 import Environment
 
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import (
     NO_RECORD,
@@ -110,3 +117,39 @@ def test_of_columns_of_another_scale(spark: Session, way: str) -> None:
     assert [read[0]["p"], read[2]["n"], read[4]["q"]] == ["12.34", 2, "1.00E-10"]
     assert "whose field `p` has a value that its column cannot take" in read[1]
     assert "whose field `n`" in read[3]
+
+
+NUMBERS = ["0", "12.34", "-12.34", "1E+3", "-128", "255", "-0.0001", "9999999999999999.9999"]
+NO_NUMBERS = ["0.00001", "1E+20", "-12345678901234567890.5"]
+
+
+def variable_scale_decimal(number: Decimal) -> dict[str, Any]:
+    _, _, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    return {"scale": -exponent, "value": twos_complement(int(number.scaleb(-exponent)))}
+
+
+def number_sql(value: str, precision: int, scale: int) -> str:
+    """What the macro returns."""
+    path = Path(include.__file__).parent / "macros/adapters/stream.sql"
+    module: Any = Environment(extensions=["jinja2.ext.do"]).from_string(path.read_text()).module
+    return str(module.iceberg_stream__variable_scale_decimal(value, precision, scale))
+
+
+@pytest.mark.parametrize("number", [None, *NUMBERS, *NO_NUMBERS])
+def test_of_variable_scale(spark: Session, number: str | None) -> None:
+    value = variable_scale_decimal(Decimal(number)) if number else {"scale": None, "value": None}
+    in_json = {"scale": value["scale"], "value": base64.b64encode(value["value"] or b"").decode()}
+    row = json.dumps({"op": "c", "after": {"id": 1, "n": in_json if number else None}})
+    envelope = Envelope("debezium", "id int, n struct<scale: int, value: binary>")
+    table = [("t", 0, 0, None, row.encode())]
+    kind = "topic string, partition int, offset bigint, key binary, value binary"
+    frame = envelope.unpack(spark.spark, spark.spark.createDataFrame(table, kind))
+    text = get_change_sql(f"select id, {number_sql('n', 20, 4)} as n from v", "v", of_rows=True)
+    sql = StreamQuery(text, "v", "t", ["id", "n"], StreamOptions("sink", ("id",))).changes()
+    if number in NO_NUMBERS:
+        with pytest.raises(StatementError, match=r"does not fit decimal\(20, 4\)"):
+            spark.rows(sql, v=frame)
+    else:
+        expected = Decimal(number).quantize(Decimal("0.0001")) if number else None
+        assert spark.rows(sql, v=frame)["n"].to_pylist() == [expected]
