@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 
 from pyspark.sql import types as t
@@ -109,7 +108,8 @@ def _require_prefix(old: t.StructType, new: t.StructType, field: str) -> None:
     old_members, new_members = (
         [own.metadata.get(MEMBER) for own in struct.fields] for struct in (old, new)
     )
-    is_prefix = all(map(operator.eq, old_members, new_members))
+    pairs = zip(old_members, new_members, strict=False)
+    is_prefix = all(a == b or _is_moved(a, b, old_members, new_members) for a, b in pairs)
     if any((*old_members, *new_members)) and not (is_prefix and all((*old_members, *new_members))):
         raise SchemaError(
             f"has the union `{field}` of {_members(new_members)}, which is {_members(old_members)} "
@@ -129,6 +129,21 @@ def _widened_struct(old: t.StructType, new: t.StructType, field: str) -> t.Struc
             kind = widened(kind, other.dataType, f"{prefix}{own.name}")
         fields.append(t.StructField(own.name, kind, metadata=own.metadata))
     return t.StructType([*fields, *by_name.values()])
+
+
+def _is_moved(
+    old: str | None, new: str | None, olds: Sequence[str | None], news: Sequence[str | None]
+) -> bool:
+    """Return whether two types have one name in other namespaces, as no other types of a union."""
+    if old is None or new is None:
+        return False
+    name = _unqualified(old)
+    counts = [list(map(_unqualified, filter(None, own))).count(name) for own in (olds, news)]
+    return name == _unqualified(new) and counts == [1, 1]
+
+
+def _unqualified(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _members(types: Sequence[str | None]) -> str:
