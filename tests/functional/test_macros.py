@@ -14,7 +14,8 @@ from dbt.tests.util import run_dbt
 from tests.functional.lake import rows
 
 MACROS = Path(package.__file__).parent / "macros"
-PUBLIC = {"stream", "stream_table", "update_rows", "delete_rows", "maintain_table"}
+PUBLIC = {"stream", "stream_table", "variable_scale_decimal"}
+PUBLIC |= {"update_rows", "delete_rows", "maintain_table"}
 # Data tests, which dbt keeps as macros.
 DATA_TESTS = {"test_row_drop", "test_unchanged_history"}
 # dbt finds the macro of a snapshot strategy by this name.
@@ -104,11 +105,16 @@ class TestPublicMacros:
 
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        return {"m.sql": "select '{{ stream_table(this, 'Paris') }}' as name"}
+        number = "named_struct('scale', 2, 'value', X'FB2E')"
+        return {
+            "m.sql": "select '{{ stream_table(this, 'Paris') }}' as name",
+            "n.sql": f'select {{{{ variable_scale_decimal("{number}", 10, 3) }}}} as number',
+        }
 
     def test_a_project_overrides_one(self, project: Any) -> None:
         run_dbt(["run"])
         assert rows(project, "select name from {schema}.m") == [("`Paris`",)]
+        assert rows(project, "select cast(number as string) from {schema}.n") == [("-12.340",)]
 
     def test_docs_show_their_arguments(self, project: Any) -> None:
         run_dbt(["parse"])

@@ -59,7 +59,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "name": [None, "", "a", "é"],
     "amount": [None, 0.5, -0.0, 1e300],
     "done": [None, True, False],
-    "price": [None, 0.5, "-1.005", 1e-05],
+    "price": [None, 0.5, "-1.05", 1e-02, "1.500"],
     "at": [
         None,
         "2026-11-26T10:11:12.1319999Z",

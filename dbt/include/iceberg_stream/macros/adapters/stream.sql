@@ -27,3 +27,27 @@
 {% macro iceberg_stream__stream_table(relation, route) %}
   {{ return(relation.incorporate(path={'identifier': relation.identifier ~ '__' ~ route | lower})) }}
 {% endmacro %}
+
+{% macro variable_scale_decimal(value, precision, scale) %}
+  {{ return(adapter.dispatch('variable_scale_decimal', 'dbt')(value, precision, scale)) }}
+{% endmacro %}
+
+{% macro iceberg_stream__variable_scale_decimal(value, precision, scale) -%}
+  {#- The bytes are the highest first; those of negative numbers begin with a bit that is set. -#}
+  {%- set octets -%}
+    transform(sequence(1, length({{ value }}.value)), i -> cast(conv(hex(substring({{ value }}.value, i, 1)), 16, 10) as decimal(38, 0)))
+  {%- endset -%}
+  {%- set digits -%}
+    reduce({{ octets }}, cast(if(hex({{ value }}.value) >= '8', -1, 0) as decimal(38, 0)), (sum, octet) -> cast(sum * 256 + octet as decimal(38, 0)))
+  {%- endset -%}
+  {%- set number -%}
+    try_cast(concat(cast({{ digits }} as string), 'e', cast(-{{ value }}.scale as string)) as decimal({{ precision }}, {{ scale }}))
+  {%- endset -%}
+  {#- The number is that of the digits, unless it was rounded. -#}
+  case
+    when {{ value }} is null then null
+    when try_cast(concat(cast({{ number }} as string), 'e', cast({{ value }}.scale as string)) as decimal(38, 0)) = {{ digits }}
+      then {{ number }}
+    else cast(raise_error(concat('A number of the scale ', {{ value }}.scale, ' does not fit decimal({{ precision }}, {{ scale }}): choose another type in variable_scale_decimal.')) as decimal({{ precision }}, {{ scale }}))
+  end
+{%- endmacro %}

@@ -121,3 +121,14 @@ def test_members_of_unions_keep_their_places() -> None:
         for pair in ((three, other), (other, three)):
             with pytest.raises(SchemaError, match=r"has the union `via` of .*Card"):
                 widened(*pair)
+
+
+def test_members_of_unions_in_several_namespaces() -> None:
+    """A type may move to another one, if no other type of the union has its name."""
+    two = of_union("v1.Card", "v1.Bank")
+    for other in (of_union("v2.Card", "v1.Bank"), of_union("v1.Card", "v1.Bank", "v2.Card")):
+        assert widened(two, other)
+    both = of_union("v1.Card", "v2.Card")
+    assert widened(both, both) == both
+    with pytest.raises(SchemaError, match=r"the union `via` of v2\.Card, v1\.Card, which is v1"):
+        widened(both, of_union("v2.Card", "v1.Card"))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import message_schemas
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
@@ -64,8 +67,6 @@ def test_debezium_has_the_columns_of_its_rows() -> None:
 
 
 def test_columns_of_the_definition_need_no_schema_that_fits_the_others() -> None:
-    from pyspark.sql.types import LongType, StringType, StructField, StructType
-
     versions = [schema(1, id="int"), schema(2, id="string"), schema(3, id="bytes")]
     declared = StructType([StructField("id", LongType())])
     schemas = message_schemas(versions, Envelope("avro", "id bigint"), declared)
@@ -77,6 +78,44 @@ def test_columns_of_the_definition_need_no_schema_that_fits_the_others() -> None
     }
     texts = StructType([StructField("id", StringType())])
     assert message_schemas(versions, Envelope("avro", "id string"), texts).unreadable == {}
+
+
+def union(number: int, *types: str, place: str = "via") -> RegisteredSchema:
+    fields = [{"name": "number", "type": "string"}]
+    records = [{"type": "record", "name": name, "fields": fields} for name in types]
+    of_place = {
+        "via": ["null", *records],
+        "vias": {"type": "array", "items": ["null", *records]},
+        "text": ["null", *records],
+    }
+    return schema(number, id="long", **{place: of_place[place]})
+
+
+@pytest.mark.parametrize("place", ["via", "vias", "text"])
+def test_members_of_unions_in_columns_of_the_definition(place: str) -> None:
+    """A column takes the members of one position, which have the same type in all schemas."""
+    member = StructType([StructField("number", StringType())])
+    members = StructType([StructField(f"member{number}", member) for number in range(2)])
+    declared = StructType(
+        [
+            StructField("via", members),
+            StructField("vias", ArrayType(members)),
+            StructField("text", StringType()),
+        ]
+    )
+    envelope = Envelope("avro", declared.simpleString())
+    versions = [
+        union(1, "Card", "Bank", place=place),
+        union(2, "Card", "Bank", "Cash", place=place),
+        union(3, "Bank", "Card", place=place),
+        union(4, "Card", "Cash", "Bank", place=place),
+    ]
+    schemas = message_schemas(versions, envelope, declared)
+    assert sorted(schemas.unreadable) == [3, 4]
+    assert "Members have columns by their positions" in schemas.unreadable[3]
+    # A column that the definition does not have is of no matter.
+    only = StructType([StructField("id", LongType())])
+    assert message_schemas(versions, envelope, only).unreadable == {}
 
 
 PROTOBUF = Envelope("protobuf", "")

@@ -17,7 +17,8 @@ from dbt.adapters.iceberg_stream.stream.sources.arrow.json_types import (
     of_column,
     read_type,
     require_floats_of_spark,
-    require_readable_decimals,
+    require_no_bytes,
+    require_readable,
 )
 from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import json_values
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
@@ -49,7 +50,7 @@ def decode_messages(
     for batch in messages:
         if not batch.num_rows:
             continue
-        records = decode_objects(json_values(batch["value"]), schema, zone)
+        records = decode_objects(json_values(batch["value"]), schema, zone, exact=False)
         if any(records[name].null_count for name in required):
             raise ArrowFallback
         rows = {name: records[column] for name, column in columns.items()}
@@ -58,13 +59,16 @@ def decode_messages(
         yield from pa.table(rows).combine_chunks().to_batches()
 
 
-def decode_objects(values: pa.Array, schema: pa.Schema, zone: str = "UTC") -> pa.Table:
+def decode_objects(
+    values: pa.Array, schema: pa.Schema, zone: str = "UTC", exact: bool = True
+) -> pa.Table:
     """Decode JSON objects to the members that a schema names.
 
     Args:
         values: the objects (binary).
         schema: of the members.
         zone: the time zone of times without one.
+        exact: whether decimals are those of a database: neither rounded nor maybe bytes.
 
     Raises:
         ArrowFallback: a value may be no object, or Spark may decode it differently.
@@ -74,7 +78,9 @@ def decode_objects(values: pa.Array, schema: pa.Schema, zone: str = "UTC") -> pa
         texts = values.cast(pa.string())
         if not _are_objects(texts):
             raise ArrowFallback
-        require_readable_decimals(texts, schema)
+        require_readable(texts, schema)
+        if exact:
+            require_no_bytes(texts, schema)
         # Each message is a line. An object that does not end runs into the next line: an error.
         lines = pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
         records = pj.read_json(
@@ -88,7 +94,8 @@ def decode_objects(values: pa.Array, schema: pa.Schema, zone: str = "UTC") -> pa
         if read == schema:
             return records
         columns = [
-            of_column(records[field.name].combine_chunks(), field.type, zone) for field in schema
+            of_column(records[field.name].combine_chunks(), field.type, zone, exact)
+            for field in schema
         ]
         return pa.table(columns, schema=schema)
     except pa.ArrowException as error:

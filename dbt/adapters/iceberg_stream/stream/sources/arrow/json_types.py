@@ -6,6 +6,7 @@ has. They become values here as Spark's `from_json` makes them, or Spark has to 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -39,8 +40,17 @@ SMALL_NUMBER = rf'[:,\[]\s*"?[-+]?[\d.]+{SMALL_EXPONENT}\d*"?\s*[,}}\]]'
 # Characters of numbers that are escaped, behind which such an exponent may be.
 ESCAPE = r"\\u00(?:2[bBdDeE]|3\d|[46]5)"
 ESCAPED_NUMBER = rf'"[-+.\deE]*{ESCAPE}(?:[-+.\deE]|{ESCAPE})*"'
-# The integer minus zero, which Spark reads as 0, and numbers that only PyArrow reads.
-ODD_FLOAT = r"(?:-0|-NaN|Inf)\s*[,}\]]"
+# The integer minus zero, which Spark reads as 0.
+MINUS_ZERO = r"-0\s*[,}\]]"
+
+# A text that may be base64 as well as digits.
+MAYBE_BYTES = r'"[0-9+][0-9+eE]{3,}"'
+# Numbers that only PyArrow reads. All texts are searched for the first pattern, as above.
+NAMED_NUMBER = "-NaN|Inf"
+NO_NUMBER = r"[:,\[]\s*(?:-NaN|-?Inf)\s*[,}\]]"
+# Spark's parser refuses names of members with more characters.
+MAX_NAME = 50_000
+STRING = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")\s*(:?)')
 
 DAY = r"\d{4}-\d\d-\d\d"
 MINUTE = rf"{DAY}[ T]\d\d:\d\d"
@@ -119,22 +129,65 @@ def read_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def require_readable_decimals(texts: pa.StringArray, schema: pa.Schema) -> None:
-    """Check that PyArrow can read the decimals of JSON.
+def require_readable(texts: pa.StringArray, schema: pa.Schema) -> None:
+    """Check that PyArrow reads JSON as Spark does, also members that no column has.
 
     Args:
         texts: the JSON.
         schema: of the records.
 
     Raises:
-        ArrowFallback: it may crash, or read a wrong number.
+        ArrowFallback: it may crash, read a wrong number, or read what Spark refuses.
     """
-    if not any(pa.types.is_decimal(kind) for kind in _leaf_types(schema)):
-        return
-    for part, number in ((SMALL_EXPONENT, SMALL_NUMBER), (ESCAPE, ESCAPED_NUMBER)):
-        suspects = texts.filter(pc.match_substring_regex(texts, part))
-        if _is_any(pc.match_substring_regex(suspects, number)):
+    suspects = [(NAMED_NUMBER, NO_NUMBER)]
+    if any(pa.types.is_decimal(kind) for kind in _leaf_types(schema)):
+        suspects += [(SMALL_EXPONENT, SMALL_NUMBER), (ESCAPE, ESCAPED_NUMBER)]
+    for part, number in suspects:
+        some = texts.filter(pc.match_substring_regex(texts, part))
+        if _is_any(pc.match_substring_regex(some, number)):
             raise ArrowFallback
+    # Most messages are shorter than the longest name.
+    some = texts.filter(pc.greater(pc.binary_length(texts), MAX_NAME))
+    if any(map(_has_long_name, some.cast(pa.binary()).to_pylist())):
+        raise ArrowFallback
+
+
+def require_no_bytes(texts: pa.StringArray, schema: pa.Schema) -> None:
+    """Check that no text for a decimal may be base64 as well as digits.
+
+    Args:
+        texts: the JSON.
+        schema: of the records.
+
+    Raises:
+        ArrowFallback: one may be.
+    """
+    places = {rf'"{re.escape(name)}"\s*:' if name else r"[\[,]" for name in _decimal_names(schema)}
+    if not places:
+        return
+    # A name may be written with escapes.
+    if b"\\" in texts.buffers()[2].to_pybytes():
+        places.add(r'"[^"]*\\[^"]*"\s*:')
+    for place in places:
+        if _is_any(pc.match_substring_regex(texts, rf"{place}\s*{MAYBE_BYTES}")):
+            raise ArrowFallback
+
+
+def _decimal_names(fields: Iterable[pa.Field]) -> Iterator[str]:
+    """Yield the names of decimals; an empty one for items of a list."""
+    for field in fields:
+        name, kind = field.name, field.type
+        while pa.types.is_list(kind):
+            name, kind = "", kind.value_type
+        if pa.types.is_decimal(kind):
+            yield name
+        elif pa.types.is_struct(kind):
+            yield from _decimal_names(kind)
+
+
+def _has_long_name(text: bytes) -> bool:
+    strings = STRING.finditer(text)
+    return any(len(string[1]) > MAX_NAME + len('""') and string[2] for string in strings)
 
 
 def require_floats_of_spark(texts: pa.StringArray, records: pa.Table) -> None:
@@ -148,33 +201,33 @@ def require_floats_of_spark(texts: pa.StringArray, records: pa.Table) -> None:
         ArrowFallback: it may not.
     """
     arrays = (chunk for column in records.itercolumns() for chunk in column.chunks)
-    has_odd = any(map(_has_odd_floats, arrays))
-    if has_odd and _is_any(pc.match_substring_regex(texts, ODD_FLOAT)):
+    has_minus_zero = any(map(_has_minus_zero, arrays))
+    if has_minus_zero and _is_any(pc.match_substring_regex(texts, MINUS_ZERO)):
         raise ArrowFallback
 
 
-def _has_odd_floats(values: pa.Array) -> bool:
-    """Return whether values are, or contain, floats that ODD_FLOAT may match."""
+def _has_minus_zero(values: pa.Array) -> bool:
+    """Return whether a float is minus zero."""
     kind = values.type
     if pa.types.is_struct(kind):
-        return any(map(_has_odd_floats, values.flatten()))
+        return any(map(_has_minus_zero, values.flatten()))
     if pa.types.is_list(kind):
-        return _has_odd_floats(values.flatten())
+        return _has_minus_zero(values.flatten())
     if not pa.types.is_floating(kind):
         return False
     bits = pa.int64() if kind == pa.float64() else pa.int32()
     # The bits of minus zero are those of the lowest integer.
-    has_minus_zero = pc.min(values.view(bits)).as_py() == -(2 ** (kind.bit_width - 1))
-    return has_minus_zero or not _are_all(pc.is_finite(values))
+    return bool(pc.min(values.view(bits)).as_py() == -(2 ** (kind.bit_width - 1)))
 
 
-def of_column(values: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
+def of_column(values: pa.Array, kind: pa.DataType, zone: str, exact: bool) -> pa.Array:
     """Return the values of a column.
 
     Args:
         values: as PyArrow reads them.
         kind: the column's type.
         zone: the time zone of texts without one.
+        exact: whether decimals must not be rounded.
 
     Raises:
         ArrowFallback, pa.ArrowException: Spark may have other values.
@@ -184,26 +237,28 @@ def of_column(values: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
     absent = values.is_null() if values.null_count else None
     if pa.types.is_struct(kind):
         children = [
-            of_column(child, field.type, zone)
+            of_column(child, field.type, zone, exact)
             for child, field in zip(values.flatten(), kind, strict=True)
         ]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=absent)
     if pa.types.is_list(kind):
-        items = of_column(values.values, kind.value_type, zone)
+        items = of_column(values.values, kind.value_type, zone, exact)
         return pa.ListArray.from_arrays(values.offsets, items, type=kind, mask=absent)
     if pa.types.is_decimal(kind):
-        return _decimals(values, kind)
+        return _decimals(values, kind, exact)
     if pa.types.is_date(kind):
         return _dates(values)
     return _instants(values, zone) if kind.tz else _local_times(values)
 
 
-def _decimals(values: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
+def _decimals(values: pa.Array, kind: pa.Decimal128Type, exact: bool) -> pa.Array:
     """Round numbers as Spark does: a half, away from zero."""
     numbers = values.view(ROOM[values.type])
     try:
         return numbers.cast(kind)
     except pa.ArrowInvalid:
+        if exact:
+            raise
         rounded = pc.round(numbers, kind.scale, round_mode="half_towards_infinity")
         return rounded.cast(kind)
 

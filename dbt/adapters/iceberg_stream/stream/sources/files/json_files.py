@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import bad_columns
 from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import (
+    LIMITS,
     parseable_sql,
     unreadable_reasons,
+)
+from dbt.adapters.iceberg_stream.stream.sources.formats.row_images import (
+    has_members,
+    member_names,
+    missing_keys,
+    values_of,
 )
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD
 
@@ -61,13 +68,12 @@ def json_records(
         " as v",
         FILE,
     )
-    parsing = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
-    settings = ", ".join(f"{literal(k)}, {literal(v)}" for k, v in parsing.items())
+    parsing = {**LIMITS, **options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
+    settings = ", ".join(f"{literal(k)}, {literal(str(v))}" for k, v in parsing.items())
     schema, text = literal(f"{columns}, {BAD} string"), parseable_sql("v", columns)
     parsed = lines.selectExpr("v", FILE, f"from_json({text}, {schema}, map({settings})) as r")
     reasons = unreadable_reasons("v", columns, f"r is null or r.{BAD} is not null")
-    for name in required:
-        has_key = f"array_contains(json_object_keys(v), {literal(name)})"
-        reasons[f"not {has_key}"] = f"lacks the key `{name}`"
+    has_keys = has_members(member_names("v"), values_of("r", required))
+    reasons |= dict(missing_keys("true", has_keys))
     row = [f"r.{quote(name)} as {quote(name)}" for name in names]
     return parsed.selectExpr(*row, *bad_columns("v", reasons), FILE)

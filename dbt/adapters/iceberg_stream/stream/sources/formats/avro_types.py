@@ -253,11 +253,14 @@ class _Parser:
         return self.parse(kind, namespace, path)
 
     def _reference(self, name: str, namespace: str, path: tuple[str, ...]) -> Node | None:
-        full = name if "." in name or not namespace else f"{namespace}.{name}"
-        full = full if full in self._named else name
+        full = self._full_name(name, namespace)
         if full not in self._named:
             raise SchemaError(f"uses the type `{name}`, which it does not define")
         return self._build(full, path)
+
+    def _full_name(self, name: str, namespace: str) -> str:
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        return full if full in self._named else name
 
     def _keep(self, schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:
         """Keep the definition of a type; return its full name, and the namespace within it."""
@@ -296,16 +299,15 @@ class _Parser:
             widest = AvroScalar(PRIMITIVES[wide], avro=json.dumps(wide))
             return NullUnion(widest, null_at, plain)
         named = tuple((f"member{number}", node) for number, node in enumerate(members))
-        types = tuple(_type_name(kind) for kind in schema if kind != "null")
+        types = tuple(self._type_name(kind, namespace) for kind in schema if kind != "null")
         return Union(named, null_at, types)
 
-
-def _type_name(schema: Any) -> str:
-    """Return the name by which Avro matches a member of a union, without its namespace."""
-    kind = schema if isinstance(schema, str) else schema["type"]
-    if isinstance(schema, dict) and kind in NAMED_TYPES:
-        kind = schema["name"]
-    return str(kind).rpartition(".")[2]
+    def _type_name(self, schema: Any, namespace: str) -> str:
+        """Return the full name by which Avro matches a member of a union."""
+        if isinstance(schema, str):
+            return self._full_name(schema, namespace)
+        kind = schema["type"]
+        return self._keep(schema, namespace)[0] if kind in NAMED_TYPES else str(kind)
 
 
 def _scalar(kind: str, schema: Mapping[str, Any]) -> AvroScalar:

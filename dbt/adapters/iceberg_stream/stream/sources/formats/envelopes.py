@@ -10,6 +10,7 @@ from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import (
+    MODE,
     parseable_sql,
     unreadable_reasons,
 )
@@ -17,8 +18,10 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.message_metadata import 
 from dbt.adapters.iceberg_stream.stream.sources.formats.row_images import (
     has_members,
     image_reasons,
+    member_names,
     missing_keys,
     moves,
+    values_of,
 )
 from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import json_sql
 from dbt.adapters.iceberg_stream.stream.sources.source import (
@@ -44,14 +47,6 @@ ENCODINGS = ("json", *SCHEMA_FORMATS)
 RAW = "key, value, topic, partition, offset, timestamp, headers"
 # Fields by the DDL of `columns`: the server parses it, and is asked once.
 _fields: dict[str, list[StructField]] = {}
-# Limits of Spark's parser, which PyArrow does not have: a record beyond them is bad, also if only
-# members that are not read are.
-LIMITS = {"maxNumLen": 2**31 - 1, "maxNestingDepth": 2**31 - 1}
-MODE = (
-    f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{BAD}', "
-    + ", ".join(f"'{name}', '{limit}'" for name, limit in LIMITS.items())
-    + ")"
-)
 
 
 @dataclass(frozen=True)
@@ -219,9 +214,8 @@ class Envelope:
         # Spark does not report an empty text or `null` as corrupt.
         is_unreadable = f"r is null or r.{BAD} is not null"
         reasons = unreadable_reasons("coalesce(v, k)", schema, is_unreadable)
-        for name in self.required_columns(names):
-            has_key = f"array_contains(json_object_keys(coalesce(v, k)), {literal(name)})"
-            reasons[f"not {has_key}"] = f"lacks the key `{name}`"
+        keys = values_of("r", self.required_columns(names))
+        reasons |= dict(missing_keys("true", has_members(member_names("coalesce(v, k)"), keys)))
         change = f"{change_sql('v is null', 'false')} as {CHANGE}"
         if not self.of_json_record:
             return parsed.selectExpr(*row, change, *bad_columns("coalesce(v, k)", reasons), WHERE)
@@ -256,7 +250,7 @@ class Envelope:
         payload = ", ".join(f"{name}: {kind}" for name, kind in body.items())
         columns = {**body, "payload": f"struct<{payload}>", BAD: "string"}
         schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-        parsed = self._parse(text.where("v is not null"), schema, "v")
+        parsed = self._parse(text.where("v is not null"), schema, "v", exact=True)
         parsed = parsed.selectExpr("*", "coalesce(r.payload.op, r.op) as op")
         parsed = parsed.selectExpr(
             "*",
@@ -274,9 +268,9 @@ class Envelope:
         values = [f"image.{n} as {n}" for n in map(quote, names)]
         values += self.metadata.unpacked_sql(names)
         of_row = [(f.name, f"new.{quote(f.name)}", f.dataType) for f in self.fields(spark)]
-        has_keys = has_members(IMAGE_TEXT, "image", keys)
+        has_keys = has_members(IMAGE_MEMBERS, values_of("image", keys))
         is_unreadable = f"r is null or r.{BAD} is not null"
-        reasons = unreadable_reasons("v", schema, is_unreadable) | DEBEZIUM
+        reasons = unreadable_reasons("v", schema, is_unreadable, exact=True) | DEBEZIUM
         reasons |= dict(image_reasons("image", has_keys, of_row))
         bad = bad_columns("v", reasons)
         return debezium_rows(self, parsed, values, bad, is_unreadable)
@@ -293,15 +287,16 @@ class Envelope:
         names = self._names(spark)
         # `old` has the previous values of the columns that an update has changed.
         key_changes = {
-            name: f"array_contains(json_object_keys(r.old), {literal(name)})"
+            name: f"array_contains({member_names('r.old')}, {literal(name)})"
             for name in self._keys(names)
         }
         changes_key = " or ".join(key_changes.values()) or "false"
         moves = f"coalesce(r.`type` = 'update' and ({changes_key}), false)"
+        old = f"struct<{struct}, {BAD}: string>"
         # An update of the key becomes two changes, the first of which deletes the old row.
         changes = changes.selectExpr(
             "*",
-            f"from_json(r.old, 'struct<{struct}>') as old",
+            f"from_json({parseable_sql('r.old', old)}, {literal(old)}, {MODE}) as old",
             f"explode(if({moves}, array(true, false), array(false))) as is_old",
         )
         columns = [
@@ -314,11 +309,13 @@ class Envelope:
             "is_old or r.`type` = 'delete'", "false", "2 * offset + if(is_old, 0, 1)"
         )
         reasons = unreadable_reasons("v", schema, f"r.{BAD} is not null")
+        is_unreadable = f"{moves} and (old is null or old.{BAD} is not null)"
+        reasons |= unreadable_reasons("r.old", old, is_unreadable)
         reasons["r.`type` is null"] = "has no `type`"
         reasons["r.data is null"] = "has no row in `data`"
-        data = "get_json_object(v, '$.data')"
-        required = has_members(data, "r.data", self.required_columns(names))
-        reasons |= dict(missing_keys("true", required))
+        keys = values_of("r.data", self.required_columns(names))
+        members = member_names("v", "data")
+        reasons |= dict(missing_keys("true", has_members(members, keys)))
         bad = bad_columns("v", reasons)
         return changes.selectExpr(*columns, f"{change} as {CHANGE}", *bad, WHERE)
 
@@ -339,8 +336,8 @@ class Envelope:
             )
         return [by_lower[name.lower()] for name in self.key if name not in missing]
 
-    def _parse(self, text: DataFrame, schema: str, value: str) -> DataFrame:
-        parseable = parseable_sql(value, schema)
+    def _parse(self, text: DataFrame, schema: str, value: str, exact: bool = False) -> DataFrame:
+        parseable = parseable_sql(value, schema, exact)
         return text.selectExpr("*", f"from_json({parseable}, {literal(schema)}, {MODE}) as r")
 
     def _ddl_of_struct(self, spark: SparkSession) -> str:
@@ -348,10 +345,12 @@ class Envelope:
         return ", ".join(f"{quote(f.name)}: {type_sql(f.dataType)}" for f in fields)
 
 
-# The text of the row in Debezium's message, which may have its schema with it.
-IMAGE_TEXT = (
-    "get_json_object(coalesce(get_json_object(v, '$.payload'), v), "
-    "if(op = 'd', '$.before', '$.after'))"
+# The members of the row in Debezium's message, which may have its schema with it.
+IMAGE_MEMBERS = "if(op = 'd', {}, {})".format(
+    *(
+        f"coalesce({member_names('v', 'payload', image)}, {member_names('v', image)})"
+        for image in ("before", "after")
+    )
 )
 NO_PAYLOAD = (
     "coalesce(array_contains(json_object_keys(v), 'payload'), false) "

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types as t
 
 from dbt.adapters.iceberg_stream.sql.quoting import literal
-from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import MODE, spelled_as
-from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import parseable_sql
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import spelled_as
+from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import (
+    MODE,
+    parseable_sql,
+)
 from dbt.adapters.iceberg_stream.stream.sources.formats.json_schema_types import (
     JsonScalar,
     has_decimals,
@@ -19,6 +22,11 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.json_schema_types import
     with_scalars,
 )
 from dbt.adapters.iceberg_stream.stream.sources.formats.record_types import named, record_names
+from dbt.adapters.iceberg_stream.stream.sources.formats.row_images import (
+    has_members,
+    member_names,
+    missing_keys,
+)
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_columns import failed_sql, value_sql
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_format import Writer
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
@@ -98,9 +106,13 @@ class JsonFormat:
     def problems(self, writers: Sequence[Writer]) -> Iterator[tuple[str, str]]:
         yield f"not is_valid_utf8({TEXT})", literal("is not UTF-8")
         for writer in writers:
-            for name in spelled_as([name for name, _ in writer.row.fields], self.required):
-                has_key = f"array_contains(json_object_keys({TEXT}), {literal(name)})"
-                yield f"{_is_of(writer)} and not {has_key}", literal(f"lacks the key `{name}`")
+            names = spelled_as([name for name, _ in writer.row.fields], self.required)
+            members = writer.row.members
+            values = {name: f"{writer.message}.{members[name.lower()][0]}" for name in names}
+            has_keys = has_members(member_names(TEXT), values)
+            is_read = f"{_is_of(writer)} and {writer.message} is not null"
+            for condition, why in missing_keys(is_read, has_keys):
+                yield condition, literal(why)
         parts = ("'has the schema '", "id", literal(", whose field `"), FIELD, literal(OTHER_TYPE))
         yield f"{FIELD} is not null", f"concat({', '.join(parts)})"
 
@@ -165,7 +177,7 @@ def _read(writer: Writer, record: Node) -> str:
         type_sql(t.StructType([*fields, t.StructField(BAD, t.StringType())]))
         for fields in (names, positions)
     )
-    parsed = f"from_json({parseable_sql(TEXT, columns)}, {literal(columns)}, {MODE})"
+    parsed = f"from_json({parseable_sql(TEXT, columns, exact=True)}, {literal(columns)}, {MODE})"
     return f"case when {_is_of(writer)} then cast({parsed} as {kind}) end"
 
 

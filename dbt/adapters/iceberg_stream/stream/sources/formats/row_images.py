@@ -6,14 +6,17 @@ key or values are not those of the database.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from pyspark.sql import types as t
 
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
+from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import MODE
 
 # What Debezium writes for a large value of Postgres that an update leaves as it is.
 PLACEHOLDER = "__debezium_unavailable_value"
+# The type of an object's members, as texts.
+MEMBERS = "map<string, string>"
 # Operations of Debezium on one row.
 OF_ROW = "op in ('c', 'r', 'u', 'd')"
 
@@ -47,19 +50,44 @@ def missing_keys(is_row: str, keys: Mapping[str, str]) -> Iterator[tuple[str, st
         yield f"{is_row} and not {has_key}", f"lacks the key `{name}`"
 
 
-def has_members(text: str, image: str, names: Sequence[str]) -> dict[str, str]:
+def member_names(text: str, *path: str) -> str:
+    """Return SQL of the names of the members of an object in JSON; null if it is none.
+
+    Args:
+        text: SQL of the JSON.
+        path: names of the members that the object is in.
+    """
+    kind = MEMBERS
+    for name in reversed(path):
+        kind = f"struct<{name}: {kind}>"
+    # Of objects with NaN, or beyond the limits of their parser, Spark's functions of paths and keys
+    # return null.
+    object_sql = ".".join((f"from_json({text}, '{kind}', {MODE})", *path))
+    return f"map_keys({object_sql})"
+
+
+def has_members(members: str, values: Mapping[str, str]) -> dict[str, str]:
     """Return SQL conditions that a JSON object has members, by their names.
 
     Args:
-        text: SQL of the object's text.
-        image: SQL of the object, parsed: a value that is not null needs no look at the text.
-        names: the members.
+        members: SQL of the names of its members.
+        values: SQL of the members' values, by their names: one that is not null is there.
     """
     return {
-        name: f"({image}.{quote(name)} is not null or coalesce("
-        f"array_contains(json_object_keys({text}), {literal(name)}), false))"
-        for name in names
+        name: f"({value} is not null or coalesce("
+        f"array_contains({members}, {literal(name)}), false))"
+        for name, value in values.items()
     }
+
+
+def values_of(image: str, names: Iterable[str]) -> dict[str, str]:
+    """Return SQL of the values of columns, by their names.
+
+    Args:
+        image: SQL of the row.
+        names: the columns.
+    """
+    return {name: f"{image}.{quote(name)}" for name in names}
 
 
 def moves(pairs: Iterable[tuple[str, str]]) -> str:

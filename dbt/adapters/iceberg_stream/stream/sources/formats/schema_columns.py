@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 
 from pyspark.sql import types as t
@@ -71,16 +70,55 @@ def member_field(name: str, kind: t.DataType, type_name: str) -> t.StructField:
     return t.StructField(name, kind, metadata={MEMBER: type_name})
 
 
-def _widened_struct(old: t.StructType, new: t.StructType, field: str) -> t.StructType:
+def require_same_members(old: t.DataType, new: t.DataType, target: t.DataType, field: str) -> None:
+    """Check that a column takes the members of a union from the same types of two schemas.
+
+    Args:
+        old: the column's type in a schema.
+        new: its type in another one.
+        target: its type in the source's definition.
+        field: the path of the column, for messages.
+
+    Raises:
+        SchemaError: the types of a union have other positions.
+    """
+    if isinstance(target, t.StringType):
+        target = new  # the value's JSON has the names of all members
+    if isinstance(old, t.StructType) and isinstance(new, t.StructType):
+        _require_prefix(old, new, field)
+        assert isinstance(target, t.StructType)
+        by_names = [{f.name.lower(): f.dataType for f in own.fields} for own in (old, new)]
+        for wanted in target.fields:
+            kinds = [own.get(wanted.name.lower()) for own in by_names]
+            if kinds[0] is not None and kinds[1] is not None:
+                path = f"{field}.{wanted.name}" if field else wanted.name
+                require_same_members(kinds[0], kinds[1], wanted.dataType, path)
+    elif isinstance(old, t.ArrayType) and isinstance(new, t.ArrayType):
+        assert isinstance(target, t.ArrayType)
+        parts = old.elementType, new.elementType, target.elementType
+        require_same_members(*parts, f"{field}.element")
+    elif isinstance(old, t.MapType) and isinstance(new, t.MapType):
+        assert isinstance(target, t.MapType)
+        parts = old.valueType, new.valueType, target.valueType
+        require_same_members(*parts, f"{field}.value")
+
+
+def _require_prefix(old: t.StructType, new: t.StructType, field: str) -> None:
+    """Check that one of two unions begins with the other; structs that are none are let pass."""
     old_members, new_members = (
         [own.metadata.get(MEMBER) for own in struct.fields] for struct in (old, new)
     )
-    is_prefix = all(map(operator.eq, old_members, new_members))
+    pairs = zip(old_members, new_members, strict=False)
+    is_prefix = all(a == b or _is_moved(a, b, old_members, new_members) for a, b in pairs)
     if any((*old_members, *new_members)) and not (is_prefix and all((*old_members, *new_members))):
         raise SchemaError(
             f"has the union `{field}` of {_members(new_members)}, which is {_members(old_members)} "
             "in the other schemas. Members have columns by their positions: add new ones last"
         )
+
+
+def _widened_struct(old: t.StructType, new: t.StructType, field: str) -> t.StructType:
+    _require_prefix(old, new, field)
     by_name = {other.name.lower(): other for other in new.fields}
     prefix = f"{field}." if field else ""
     fields = []
@@ -91,6 +129,21 @@ def _widened_struct(old: t.StructType, new: t.StructType, field: str) -> t.Struc
             kind = widened(kind, other.dataType, f"{prefix}{own.name}")
         fields.append(t.StructField(own.name, kind, metadata=own.metadata))
     return t.StructType([*fields, *by_name.values()])
+
+
+def _is_moved(
+    old: str | None, new: str | None, olds: Sequence[str | None], news: Sequence[str | None]
+) -> bool:
+    """Return whether two types have one name in other namespaces, as no other types of a union."""
+    if old is None or new is None:
+        return False
+    name = _unqualified(old)
+    counts = [list(map(_unqualified, filter(None, own))).count(name) for own in (olds, news)]
+    return name == _unqualified(new) and counts == [1, 1]
+
+
+def _unqualified(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _members(types: Sequence[str | None]) -> str:
@@ -239,7 +292,12 @@ def failed_sql(node: Node, value: str, target: t.DataType, depth: int = 0) -> st
     if isinstance(node, Scalar):
         if _always_fits(node, target):
             return None
-        return f"({value} is not null and {value_sql(node, value, target)} is null)"
+        converted = value_sql(node, value, target)
+        if node.column != target and isinstance(node.column, t.DecimalType):
+            # A cast rounds.
+            back = f"try_cast({converted} as {type_sql(node.column)})"
+            return f"not ({back} <=> {value_sql(node, value, node.column)})"
+        return f"({value} is not null and {converted} is null)"
     if isinstance(target, t.StringType):
         target = node.column
     if isinstance(node, Struct):

@@ -30,6 +30,7 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.schema_columns import (
     field_values,
     require_castable,
     require_columns,
+    require_same_members,
     widened,
 )
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_format import (
@@ -103,6 +104,7 @@ def message_schemas(
     """
     columns, reasons, others = declared, {}, {}
     rows: dict[tuple[Struct, Struct, Hashable], list[int]] = {}
+    read: list[Struct] = []
     for schema in schemas:
         is_key = schema.id in keys
         wanted = envelope.key_record if is_key else envelope.record
@@ -121,6 +123,9 @@ def message_schemas(
                 columns = row.column if columns is None else _wider(columns, row.column)
             else:
                 require_castable(row, declared)
+                for other in read:
+                    require_same_members(other.column, row.column, declared, "")
+                read.append(row)
             rows.setdefault((record, row, layout), []).append(schema.id)
         except SchemaError as error:
             reasons[schema.id] = f"{unreadable(schema.id)}{error}"
