@@ -29,8 +29,9 @@ from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     streams_with_deleted_keys,
     warn_of_missing,
 )
-from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex, NotIndexable
+from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges, LiveRows
+from dbt.adapters.iceberg_stream.stream.key_index.snapshot_index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location, with_index
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import forgotten_version, watermark_of_others
