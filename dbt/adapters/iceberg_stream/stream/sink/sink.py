@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.manifest import DataFile
 from pyiceberg.table.update import TableUpdate
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -29,7 +30,6 @@ from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
     Descriptors,
     partitioned_by,
 )
-from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain
 from dbt.adapters.iceberg_stream.stream.sink.maintenance import MaintenanceCommit, SinkMaintenance
 from dbt.adapters.iceberg_stream.stream.sink.newest_rows import NewestRows
 from dbt.adapters.iceberg_stream.stream.sink.partition_specs import (
@@ -54,14 +54,13 @@ from dbt.adapters.iceberg_stream.stream.sink.table_index import (
     store_index,
     update_deleted_keys,
 )
-from dbt.adapters.iceberg_stream.tables.commit.change import Change
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
     current_snapshot_id,
     parent_snapshot,
 )
 from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
-    replacement_updates,
     schemas_changed,
 )
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
@@ -78,23 +77,13 @@ class Sink(ClaimedTable):
     """Commits a stream's batches to its table.
 
     Attributes:
-        replaces: whether the next commit replaces all rows of the table.
-        updates: updates of the table's metadata in the next commit, such as a new schema.
         index: locates the rows to delete; None if equality deletes or a query do.
         newest_rows: tells which changes may be older than rows; None with an index, or if changes
             come in their order.
     """
 
-    replaces: bool = False
-    updates: tuple[TableUpdate, ...] = ()
     index: KeyIndex | None = None
     newest_rows: NewestRows | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # The table's metadata when `updates` were derived from its schema.
-        self._replaced: Metadata | None = None
-        self._summaries = FrontierChain()
 
     def plan(self, write_id: str, **settings: Any) -> DeltaPlan:
         """Plan the files of a batch, by the table's current metadata.
@@ -171,7 +160,9 @@ class Sink(ClaimedTable):
         """
         last = batches[-1]
         frontier, watermark = last.batch_range.upper, last.watermark
+        takeover = self._takeover
         done = {"frontier": frontier, "watermark": watermark, "must_refresh": False}
+        done["may_be_staged"] = takeover is not None
         ahead = replace(self.progress, write_id=write_id, **done)
         base = self._load(history=False)
         head = parent_snapshot(base.metadata, MAIN) or {}
@@ -181,7 +172,11 @@ class Sink(ClaimedTable):
         target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
         descriptors = Descriptors(target, base.metadata, write_id, self.keys)
         indexed = None
-        if self.index is None:
+        added: Sequence[AddedFiles]
+        removed: Sequence[DataFile] = ()
+        if takeover is not None:
+            added = takeover.added
+        elif self.index is None:
             added, removed = descriptors.describe_all(batches, base)
         else:
             self._follow(self.index, base)
@@ -191,7 +186,16 @@ class Sink(ClaimedTable):
         with ExitStack() as undo:
             if indexed is not None:
                 undo.callback(self.remove, indexed.delete_locations)
-            deleted_keys = update_deleted_keys(base, sink_id, self.index, batches, self.replaces)
+            kept = takeover.deleted_keys if takeover is not None else ()
+            deleted_keys = update_deleted_keys(
+                base,
+                sink_id,
+                self.index,
+                batches,
+                self.replaces,
+                self._replaced is not None,
+                kept,
+            )
             undo.pop_all()
         if not (added or removed or self.replaces or deleted_keys is not None):
             if self.index is not None and indexed is not None:
@@ -224,10 +228,13 @@ class Sink(ClaimedTable):
         Returns:
             The result.
         """
-        self.progress, self.replaces, self.updates = commit.ahead, False, ()
-        self._summaries = commit.summaries
+        self.progress = commit.ahead
+        self.replaces, self.updates, self._replaced = False, (), None
+        self._summaries, takeover, self._takeover = commit.summaries, self._takeover, None
         if self.newest_rows is not None:
             self.newest_rows.committed(commit.committer.snapshot_id)
+        if self.index is not None and takeover is not None:
+            self.index.committed((), commit.committer.snapshot_id, {}, (), commit.deleted_keys)
         if self.index is not None and commit.indexed is not None:
             # After an unknown commit state the newest snapshot may be another writer's.
             commit.indexed.record(self.index, commit.committer.snapshot_id, commit.deleted_keys)
@@ -432,17 +439,6 @@ class Sink(ClaimedTable):
         self.replaces = True
         if self.index is not None:
             self.index.clear()
-
-    def replace_with(self, schema: pa.Schema) -> None:
-        """Let the next commit replace all rows, and the table's schema.
-
-        Args:
-            schema: of the rows to come.
-        """
-        metadata = self._load().metadata
-        self._replaced = metadata
-        self.updates = replacement_updates(metadata, schema, ".".join(self.name))
-        self.replaces = True
 
     def deleted_keys(self, schema: pa.Schema, is_versioned: bool = False) -> list[str]:
         """Return the locations of files with the keys that were deleted, and with their order.
