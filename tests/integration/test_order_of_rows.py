@@ -313,3 +313,23 @@ def test_a_replacement_after_a_stream_was_forgotten(longs: Table) -> None:
     actual = duckdb_rows(longs.lake, "t", "id, value")
     assert sorted(actual) == [(1, "new"), (3, "newer")]
     assert_nothing_lost(longs.lake)
+
+
+def test_a_full_refresh_forgets_the_deletes_of_all_streams(longs: Table) -> None:
+    """A key that it brings back takes changes again, of both streams."""
+    live, other = longs.sink("model.a.other"), longs.sink()
+    longs.change(live, (1, "x", 4), (1, None, 9), (2, "x", 9))
+    assert longs.actual() == [(2, "x", 9)]
+    other.claim(None, refresh=True)
+    other.replace_with(schema(LongType()).as_arrow())
+    other.load_index(1000, True, ChangeOrder(("at",), 7.0))
+    longs.change(other, (1, "again", 5))
+    assert longs.actual() == [(1, "again", 5)]
+    # Without the refresh, both would be older than the delete.
+    longs.change(live, (1, "live", 6))
+    assert longs.actual() == [(1, "live", 6)]
+    longs.change(other, (1, "other", 7))
+    assert longs.actual() == [(1, "other", 7)]
+    longs.change(live, (1, None, 8))
+    longs.change(other, (1, "late", 7))
+    assert longs.actual() == []

@@ -69,6 +69,24 @@ class Table:
     progress: Any = field(default_factory=lambda: SimpleNamespace(frontier=None, watermark=None))
     index: None = None
     newest_rows: None = None
+    name: tuple[str, str] = ("s", "t")
+    is_staged: bool = False
+    staged: list[list[Any]] = field(default_factory=list)
+    dropped: int = 0
+
+    def forget_replacement(self) -> None:
+        self.replaces, self.updates = False, ()
+
+    def stage(self) -> None:
+        self.is_staged, self.replaces, self.name = True, False, ("s", "staged")
+
+    def take_over(self) -> Any:
+        self.is_staged, self.replaces, self.name = False, True, ("s", "t")
+        return self.progress
+
+    def drop_staged(self) -> None:
+        self.is_staged = False
+        self.dropped += 1
 
     def order_by(self, sequence_by: Any) -> None:
         """Nobody asks for it."""
@@ -92,7 +110,10 @@ class Table:
         return batch
 
     def commit(self, write_id: str, batches: list[WrittenBatch]) -> None:
-        self.commits.append([batch.batch_range.upper for batch in batches])
+        commits = self.staged if self.is_staged else self.commits
+        commits.append([batch.batch_range.upper for batch in batches])
+        if self.is_staged:
+            self.progress.frontier = batches[-1].batch_range.upper
         self.replaces = False
 
     def record(self, frontier: Any) -> None:
@@ -111,6 +132,7 @@ class Query:
     """Reads nothing."""
 
     where: str = ""
+    relation: str = "t"
     deletes_others: bool = False
 
 
@@ -203,6 +225,49 @@ def test_a_refresh_that_is_stopped_commits_nothing() -> None:
     stream_of(writer).follow(stop, refresh=True)
     assert writer.sink.commits == []
     assert writer.sink.discarded == [{"n": 1}]
+
+
+@pytest.mark.parametrize("reason", ["serial", "truncate", "columns"])
+def test_a_refresh_of_several_commits_is_one_for_readers(reason: str) -> None:
+    writer, relations = writer_of(3, commit_interval=0.0), []
+    write, stream = writer.write, stream_of(writer)
+    writer.reads_target = reason == "serial"
+    writer.source.columns = ("", "more", "more") if reason == "columns" else ("",) * 3
+    stream.tables[0].reopen = lambda lower, upper: (  # type: ignore[assignment]
+        writer,
+        writer.source.schema_id(lower, upper),
+    )
+
+    def written(session: Any, batch_range: BatchRange, *more: Any) -> WrittenBatch:
+        relations.append(writer.query.relation)
+        truncates = reason == "truncate" and batch_range.upper == {"n": 2}
+        return replace(write(session, batch_range, *more), truncates=truncates)
+
+    writer.write = written  # type: ignore[method-assign]
+    stream.drain(refresh=True)
+    assert writer.sink.commits == [[{"n": 3}]]
+    assert [upper for commit in writer.sink.staged for upper in commit] == [
+        {"n": 1},
+        {"n": 2},
+        {"n": 3},
+    ]
+    assert (writer.query.relation, writer.sink.dropped) == ("t", 1)
+    assert relations[-1] == "`staged`"
+
+
+def test_a_staged_refresh_that_fails_leaves_nothing() -> None:
+    writer = writer_of(3, commit_interval=0.0)
+    writer.reads_target, write = True, writer.write
+
+    def written(session: Any, batch_range: BatchRange, *more: Any) -> WrittenBatch:
+        if batch_range.upper == {"n": 2}:
+            raise StreamError("not readable")
+        return write(session, batch_range, *more)
+
+    writer.write = written  # type: ignore[method-assign]
+    with pytest.raises(StreamError, match="not readable"):
+        stream_of(writer).drain(refresh=True)
+    assert (writer.sink.commits, writer.sink.dropped) == ([], 1)
 
 
 def test_a_refresh_from_nothing_leaves_nothing() -> None:

@@ -16,7 +16,8 @@ def test_a_route_stays_when_the_columns_change() -> None:
     query = StreamQuery("select 1", "v", "t", ["id"], StreamOptions("s", ("id",)))
 
     def writer(query: StreamQuery) -> Any:
-        sink = SimpleNamespace(index=None, progress=SimpleNamespace(frontier=None))
+        progress = SimpleNamespace(frontier=None)
+        sink = SimpleNamespace(index=None, progress=progress, is_staged=False)
         return SimpleNamespace(
             query=query, sink=sink, close=lambda: None, options=query.options, reads_target=False
         )

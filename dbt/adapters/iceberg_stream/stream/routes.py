@@ -10,6 +10,7 @@ from pyiceberg.partitioning import PartitionSpec, assign_fresh_partition_spec_id
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.update import AssertCreate
 
+from dbt.adapters.iceberg_stream.builds.names import split_staged
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
@@ -84,7 +85,7 @@ def list_routes(catalog: IcebergCatalog, name: Name, options: StreamOptions) -> 
     schema, model = name
     prefix, routes = route_table_name(model, ""), {route.lower() for route in options.routes}
     for identifier, kind in catalog.relations(schema):
-        if kind == "table" and identifier.startswith(prefix):
+        if kind == "table" and identifier.startswith(prefix) and not split_staged(identifier):
             metadata = catalog.metadata((schema, identifier)) or {}
             if property_name(options.sink_id) in (metadata.get("properties") or {}):
                 routes.add(identifier.removeprefix(prefix))

@@ -58,6 +58,8 @@ class Stream:
     # Conflicts since the last commit, and the number of commits at that time.
     _conflicts: int = 0
     _commits_at_conflict: int = 0
+    # Whether a full refresh is incomplete: readers must not see what it commits until then.
+    _refreshes: bool = False
 
     def __post_init__(self) -> None:
         self._active_tables = self.tables
@@ -110,8 +112,7 @@ class Stream:
         """Run to the end; return False if the stream must restart from its last commit."""
         try:
             try:
-                self._run_batches(stop, follow, refresh)
-                return True
+                return self._run_batches(stop, follow, refresh)
             except SchemaChanged as changed:
                 self._follow_schema(changed.upper)
         except StreamConflict as error:
@@ -135,18 +136,43 @@ class Stream:
             ) from error
         stop.wait(min(0.05 * 2**self._conflicts, 5.0))
 
-    def _run_batches(self, stop: Event, follow: bool, refresh: bool) -> None:
+    def _run_batches(self, stop: Event, follow: bool, refresh: bool) -> bool:
+        """Write batches until the end; return False if the stream goes on after a full refresh."""
         self._begin(stop, follow, refresh)
         while not stop.is_set():
-            if not self._take_batch(refresh) and not self._idle(stop, follow):
+            if not self._take_batch() and not self._idle(stop, follow):
                 break
-        if stop.is_set() and refresh and self._replaces:
+        if stop.is_set() and self._refreshes:
             # The tables keep their old rows: only a complete refresh may replace them.
             self._abandon()
-            return
+            return True
+        if self._is_staged:
+            self._take_over()
+            return not follow
+        self._refreshes = False
         self._commit_all()
         if refresh and self._replaces:
             self._empty_tables()
+        return True
+
+    @property
+    def _is_staged(self) -> bool:
+        return any(table.sink.is_staged for table in self.tables)
+
+    def _take_over(self) -> None:
+        """Give the tables the rows of their staged ones, in one commit."""
+        self._commit_all()
+        self._refreshes = False
+        for table in self.tables:
+            table.take_over()
+        self._flush()
+        for table in self.tables:
+            table.drop_staged()
+
+    def _stage(self) -> None:
+        for table in self.tables:
+            if not table.sink.is_staged:
+                table.stage()
 
     @property
     def _replaces(self) -> bool:
@@ -161,12 +187,15 @@ class Stream:
         self._flush()
 
     def _begin(self, stop: Event, follow: bool, refresh: bool) -> None:
-        source = self._source
+        source, is_staged = self._source, self._is_staged
+        self._refreshes = refresh
         for table in self.tables:
             table.begin(refresh)
             if isinstance(source, SharingSource):
                 source.share_reads(table.writer.source)
-        if not refresh:
+        if refresh and self._is_serial:
+            self._stage()
+        if is_staged or not refresh:
             self._catch_up(stop)
         self._planned = self.tables[0].frontier
         self._end = self._source.present(self._planned) if refresh or not follow else None
@@ -186,7 +215,7 @@ class Stream:
             if self._is_behind(table.frontier, ahead):
                 self._active_tables = [table]
                 self._planned, self._end = table.frontier, ahead
-                while not stop.is_set() and self._take_batch(False):
+                while not stop.is_set() and self._take_batch():
                     pass
                 self._commit_all()
                 if stop.is_set():
@@ -211,7 +240,7 @@ class Stream:
             return True
         return self._source.is_behind(lower, other)
 
-    def _take_batch(self, refresh: bool) -> bool:
+    def _take_batch(self) -> bool:
         """Queue the next written batch for a commit; return False if there is none."""
         self._plan_batches()
         if not self._writing:
@@ -219,8 +248,7 @@ class Stream:
         batches = self._writing.take(self._flush)
         if time.monotonic() - self._lag_measured >= LAG_SECONDS:
             self._measure_lag()
-        truncates = any(batch.truncates for batch in batches)
-        if refresh and self._replaces and not truncates and not self._is_serial:
+        if self._refreshes and not self._is_staged:
             return True  # a refresh is one commit: readers see the old rows or the new ones
         if any(batch.batch_range.lower is None for batch in batches):
             # Record the stream's start at once: `latest` of a topic moves on.
@@ -290,6 +318,9 @@ class Stream:
 
     def _idle(self, stop: Event, follow: bool) -> bool:
         """Commit pending batches that are due and wait; return False at the end of a drain."""
+        if self._is_staged:
+            return False
+        self._refreshes = False
         if not follow:
             self._flush()
             return False
@@ -322,6 +353,8 @@ class Stream:
 
     def _flush(self) -> None:
         """Commit the pending batches, and wait for the commit."""
+        if self._refreshes:
+            self._stage()
         self._commits.flush(self._active_tables)
 
     def _abandon(self) -> None:
@@ -339,6 +372,8 @@ class Stream:
         with ExitStack() as end:
             for table in self.tables:
                 end.callback(table.writer.close)
+                if table.sink.is_staged:
+                    end.callback(table.drop_staged)
             end.callback(self._writing.close)
             end.callback(self._commits.close)
 

@@ -13,6 +13,7 @@ from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
@@ -58,6 +59,8 @@ class TableStream:
     recorded: float = field(default_factory=time.monotonic)
     change: TableChange = field(default_factory=TableChange)
     _watermark: Any = None
+    # The name of the stream's own table for Spark, while commits go to a staged one.
+    _relation: str = ""
 
     def __post_init__(self) -> None:
         options = self.writer.options
@@ -83,7 +86,9 @@ class TableStream:
         """
         try:
             # After a conflict, drop the replacement that the attempt before had prepared.
-            self.sink.replaces, self.sink.updates = False, ()
+            self.sink.forget_replacement()
+            # A full refresh continues from what it has committed to its staged table.
+            refresh = refresh and not self.sink.is_staged
             self.sink.claim(None if refresh else self.writer.schema, refresh)
             if refresh:
                 self.sink.replace_with(self.writer.schema)
@@ -100,6 +105,31 @@ class TableStream:
         self.frontier = None if refresh else progress.frontier
         self._watermark = None if refresh else from_json(progress.watermark)
 
+    def stage(self) -> None:
+        """Let commits go to a staged table, because readers must not see a part of a refresh."""
+        query, own = self.writer.query, self.sink.name
+        self.sink.stage()
+        self._relation = query.relation
+        staged = renamed_relation(query.relation, own[1], self.sink.name[1])
+        self.writer.query = replace(query, relation=staged)
+
+    def take_over(self) -> None:
+        """Let the next commit give the stream's own table the rows of the staged one."""
+        progress = self.sink.take_over()
+        self.writer.query = replace(self.writer.query, relation=self._relation)
+        whole = BatchRange(None, progress.frontier)
+        self.pending.append(WrittenBatch(whole, [], watermark=progress.watermark))
+
+    def drop_staged(self) -> None:
+        """Drop the staged table of a full refresh; if that fails, the next run does."""
+        try:
+            self.sink.drop_staged()
+        except (CatalogError, StreamError, OSError) as error:
+            logger.warning(
+                f"The staged table of the full refresh of {self.status.name} was not dropped; the "
+                f"next run drops it: {reason(error)}"
+            )
+
     def follow_schema(self, upper: Frontier) -> None:
         """Reopen the writer for the columns of the next batch.
 
@@ -107,14 +137,17 @@ class TableStream:
             upper: the end of that batch.
         """
         assert self.reopen is not None, "a source whose columns change has `reopen`"
-        before, index = self.writer.query, self.sink.index
+        before, sink = self.writer.query, self.sink
         self.writer.close()
         self.writer, self.schema_id = self.reopen(self.frontier, upper)
         self.writer.query = replace(
             self.writer.query, where=before.where, deletes_others=before.deletes_others
         )
+        if sink.is_staged:
+            self.writer.sink = sink
+            self.writer.query = replace(self.writer.query, relation=before.relation)
         # Its entries stay good; the next run checks that the keys have the same types.
-        self.sink.index = index
+        self.sink.index = sink.index
 
     def write(self, session: Session, batch_range: BatchRange, late: bool) -> WrittenBatch:
         """Write the files of a batch; the batches before it may still be uncommitted.
@@ -188,6 +221,8 @@ class TableStream:
     def report_commit(self, committed: Committed) -> None:
         """Update the status after a commit, and call `on_commit`."""
         self.recorded = time.monotonic()
+        if self.sink.is_staged:
+            return
         self.status.commits += 1
         self.status.committed = time.time()
         self.status.snapshot_id = committed.snapshot.snapshot_id
@@ -198,6 +233,8 @@ class TableStream:
 
     def store_index(self) -> None:
         """Store the key index beside the table, so that the next run starts faster."""
+        if self.sink.is_staged:
+            return  # the stream was stopped before its full refresh was complete
         try:
             self.sink.store_index()
         except (CatalogError, OSError) as error:
@@ -237,6 +274,18 @@ class TableStream:
         """Return the highest value of the first `sequence_by` column in all batches so far."""
         values = (self._watermark, from_json(batch.last))
         return max((value for value in values if value is not None), default=None)
+
+
+def renamed_relation(relation: str, identifier: str, other: str) -> str:
+    """Return the name of a table, for Spark, with another identifier in the same namespace.
+
+    Args:
+        relation: the table's name.
+        identifier: the last part of it.
+        other: the identifier to put in its place.
+    """
+    own = quote(identifier) if relation.endswith("`") else identifier
+    return f"{relation.removesuffix(own)}{quote(other)}"
 
 
 def storage_error(error: OSError, tables: Sequence[TableStream]) -> StreamError:

@@ -18,8 +18,9 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
 from dbt.adapters.iceberg_stream.stream.key_index import index as index_module
-from dbt.adapters.iceberg_stream.stream.key_index import index_runs
-from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex, NotIndexable
+from dbt.adapters.iceberg_stream.stream.key_index import index_runs, snapshot_index
+from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
+from dbt.adapters.iceberg_stream.stream.key_index.snapshot_index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
@@ -236,14 +237,14 @@ def test_a_file_of_others_that_is_gone_in_the_first_attempt(
     sink = open_indexed(lake)
     write_id, batch = changed(sink, Change(1, "new"))
     insert(lake)
-    read_keys, gone = index_module.read_keys, [FileNotFoundError("gone")]
+    read_keys, gone = snapshot_index.read_keys, [FileNotFoundError("gone")]
 
     def read_after_others(*arguments: Any) -> Any:
         if gone:
             raise gone.pop()
         return read_keys(*arguments)
 
-    monkeypatch.setattr(index_module, "read_keys", read_after_others)
+    monkeypatch.setattr(snapshot_index, "read_keys", read_after_others)
     sink.commit(write_id, [batch])
     assert rows(lake) == [(1, "new"), (2, "old"), (3, "old")]
     assert orphans(lake) == []
@@ -311,7 +312,7 @@ def test_a_file_that_cannot_be_read_is_read_by_the_next_attempt(
     insert(lake)
     write_id, batch = changed(sink, Change(1, "new"))
     with monkeypatch.context() as broken:
-        broken.setattr(index_module, "read_keys", _refuse)
+        broken.setattr(snapshot_index, "read_keys", _refuse)
         with pytest.raises(OSError, match="no storage today"):
             sink.commit(write_id, [batch])
     assert sink.index is not None
@@ -344,13 +345,13 @@ def stores_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def indexed_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The data files whose keys are read from now on."""
     read: list[str] = []
-    read_keys = index_module.read_keys
+    read_keys = snapshot_index.read_keys
 
     def noted(target: Any, schema: Any, location: str) -> Any:
         read.append(location)
         return read_keys(target, schema, location)
 
-    monkeypatch.setattr(index_module, "read_keys", noted)
+    monkeypatch.setattr(snapshot_index, "read_keys", noted)
     return read
 
 

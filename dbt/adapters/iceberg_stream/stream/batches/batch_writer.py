@@ -32,7 +32,7 @@ from dbt.adapters.iceberg_stream.stream.batches.decoded_records import DecodedRe
 from dbt.adapters.iceberg_stream.stream.batches.located_rows import with_located_rows
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, write_here
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
-from dbt.adapters.iceberg_stream.stream.key_index.index import NotIndexable
+from dbt.adapters.iceberg_stream.stream.key_index.snapshot_index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions

@@ -50,7 +50,8 @@ def claimed_progress(metadata: Metadata, progress: Progress, refresh: bool, name
     if before is None:
         return progress
     must_refresh = refresh and before.frontier is None and bool(other_streams(metadata, ""))
-    return replace(before.next_run(), run=progress.run, must_refresh=must_refresh)
+    claimed = replace(before.next_run(), run=progress.run)
+    return replace(claimed, must_refresh=must_refresh, may_be_staged=refresh)
 
 
 def require_deletes(metadata: Metadata, name: str) -> None:

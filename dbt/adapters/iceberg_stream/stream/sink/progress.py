@@ -61,6 +61,7 @@ class Progress:
         sequence_number: of the commit's snapshot; None if it is not known.
         must_refresh: whether a full refresh has begun that must end before the stream continues,
             because it has no progress to continue from, and the table has rows.
+        may_be_staged: whether a full refresh may have left its staged table.
     """
 
     sink_id: str
@@ -73,6 +74,7 @@ class Progress:
     recorded: int = field(default=0, compare=False)
     sequence_number: int | None = field(default=None, compare=False)
     must_refresh: bool = field(default=False, compare=False)
+    may_be_staged: bool = field(default=False, compare=False)
 
     def summary(self, frontier: Frontier | None) -> dict[str, str]:
         """Return the progress as properties of a snapshot.
@@ -107,6 +109,8 @@ class Progress:
             payload["sequence-number"] = self.sequence_number
         if self.must_refresh:
             payload["must-refresh"] = True
+        if self.may_be_staged:
+            payload["may-be-staged"] = True
         content = json.dumps(payload, separators=(",", ":"))
         return SetPropertiesUpdate(updates={property_name(self.sink_id): content})
 
@@ -282,6 +286,7 @@ def read_property(metadata: Metadata, sink_id: str) -> Progress | None:
         payload["recorded"],
         payload.get("sequence-number"),
         payload.get("must-refresh", False),
+        payload.get("may-be-staged", False),
     )
 
 

@@ -6,39 +6,30 @@ Article on many data sequence numbers, "Improving write performance"; article on
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile
 from pyiceberg.table.update import TableUpdate
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata, same_rows
-from dbt.adapters.iceberg_stream.catalog.storage import storage_advice
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import NOTHING_READ, WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sink.claim import (
-    claimed_progress,
-    commit_claim,
-    require_deletes,
-)
+from dbt.adapters.iceberg_stream.stream.sink.claimed_table import ClaimedTable
 from dbt.adapters.iceberg_stream.stream.sink.descriptors import (
     Descriptors,
     partitioned_by,
 )
-from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain
 from dbt.adapters.iceberg_stream.stream.sink.maintenance import MaintenanceCommit, SinkMaintenance
 from dbt.adapters.iceberg_stream.stream.sink.newest_rows import NewestRows
 from dbt.adapters.iceberg_stream.stream.sink.partition_specs import (
@@ -49,7 +40,6 @@ from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, require_c
 from dbt.adapters.iceberg_stream.stream.sink.sink_commit import (
     SinkCommit,
     operation_of,
-    unchanged,
 )
 from dbt.adapters.iceberg_stream.stream.sink.table_index import (
     ChangeOrder,
@@ -64,16 +54,13 @@ from dbt.adapters.iceberg_stream.stream.sink.table_index import (
     store_index,
     update_deleted_keys,
 )
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
-from dbt.adapters.iceberg_stream.tables.commit.change import Change
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
     current_snapshot_id,
     parent_snapshot,
-    remove_quietly,
 )
 from dbt.adapters.iceberg_stream.tables.commit.schema_updates import (
-    replacement_updates,
     schemas_changed,
 )
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import WRITE_ID
@@ -81,49 +68,22 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import Unsupporte
 from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
-CLAIMS = 10
 # Commits in which other writers may be faster, until the stream starts again.
 REBASES = 20
 
 
 @dataclass
-class Sink:
+class Sink(ClaimedTable):
     """Commits a stream's batches to its table.
 
     Attributes:
-        catalog: the catalog, as the stream's user.
-        name: of the table.
-        progress: the progress after the last commit.
-        keys: columns that identify a row; none where rows are only appended.
-        properties: properties of all its snapshots.
-        replaces: whether the next commit replaces all rows of the table.
-        updates: updates of the table's metadata in the next commit, such as a new schema.
-        spec_id: the partition spec that rows have values of; by default the table's spec at the
-            first `claim`.
         index: locates the rows to delete; None if equality deletes or a query do.
         newest_rows: tells which changes may be older than rows; None with an index, or if changes
             come in their order.
-        lock: held by whoever commits.
     """
 
-    catalog: IcebergCatalog
-    name: Name
-    progress: Progress
-    keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
-    replaces: bool = False
-    updates: tuple[TableUpdate, ...] = ()
-    spec_id: int | None = None
     index: KeyIndex | None = None
     newest_rows: NewestRows | None = None
-
-    def __post_init__(self) -> None:
-        self.lock = threading.Lock()
-        # The FileIO of the last load.
-        self._io: FileIO | None = None
-        # The table's metadata when `updates` were derived from its schema.
-        self._replaced: Metadata | None = None
-        self._summaries = FrontierChain()
 
     def plan(self, write_id: str, **settings: Any) -> DeltaPlan:
         """Plan the files of a batch, by the table's current metadata.
@@ -200,7 +160,9 @@ class Sink:
         """
         last = batches[-1]
         frontier, watermark = last.batch_range.upper, last.watermark
+        takeover = self._takeover
         done = {"frontier": frontier, "watermark": watermark, "must_refresh": False}
+        done["may_be_staged"] = takeover is not None
         ahead = replace(self.progress, write_id=write_id, **done)
         base = self._load(history=False)
         head = parent_snapshot(base.metadata, MAIN) or {}
@@ -210,7 +172,11 @@ class Sink:
         target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
         descriptors = Descriptors(target, base.metadata, write_id, self.keys)
         indexed = None
-        if self.index is None:
+        added: Sequence[AddedFiles]
+        removed: Sequence[DataFile] = ()
+        if takeover is not None:
+            added = takeover.added
+        elif self.index is None:
             added, removed = descriptors.describe_all(batches, base)
         else:
             self._follow(self.index, base)
@@ -220,7 +186,16 @@ class Sink:
         with ExitStack() as undo:
             if indexed is not None:
                 undo.callback(self.remove, indexed.delete_locations)
-            deleted_keys = update_deleted_keys(base, sink_id, self.index, batches, self.replaces)
+            kept = takeover.deleted_keys if takeover is not None else ()
+            deleted_keys = update_deleted_keys(
+                base,
+                sink_id,
+                self.index,
+                batches,
+                self.replaces,
+                self._replaced is not None,
+                kept,
+            )
             undo.pop_all()
         if not (added or removed or self.replaces or deleted_keys is not None):
             if self.index is not None and indexed is not None:
@@ -253,10 +228,13 @@ class Sink:
         Returns:
             The result.
         """
-        self.progress, self.replaces, self.updates = commit.ahead, False, ()
-        self._summaries = commit.summaries
+        self.progress = commit.ahead
+        self.replaces, self.updates, self._replaced = False, (), None
+        self._summaries, takeover, self._takeover = commit.summaries, self._takeover, None
         if self.newest_rows is not None:
             self.newest_rows.committed(commit.committer.snapshot_id)
+        if self.index is not None and takeover is not None:
+            self.index.committed((), commit.committer.snapshot_id, {}, (), commit.deleted_keys)
         if self.index is not None and commit.indexed is not None:
             # After an unknown commit state the newest snapshot may be another writer's.
             commit.indexed.record(self.index, commit.committer.snapshot_id, commit.deleted_keys)
@@ -462,80 +440,6 @@ class Sink:
         if self.index is not None:
             self.index.clear()
 
-    def record(self, frontier: Frontier) -> None:
-        """Record progress that changed no rows, in the table's property and without a snapshot.
-
-        Args:
-            frontier: all changes of the source before it are in the table.
-
-        Raises:
-            Fenced, StreamConflict: as for `commit`.
-        """
-        with self.lock:
-            self._set(replace(self.progress, frontier=frontier))
-
-    def claim(self, schema: pa.Schema | None = None, refresh: bool = False) -> None:
-        """Take the table over for this run, so that older runs cannot commit any more.
-
-        Args:
-            schema: of the rows to come; the table's schema is evolved to take them. None leaves
-                the table's schema as it is.
-            refresh: whether the run replaces all rows, instead of continuing from the progress.
-
-        Raises:
-            ColumnError: the table's schema cannot be evolved to the rows'.
-            RolledBack: the table was rolled back behind what the stream has committed.
-            StreamError: the table's format version 1 has no row-level deletes.
-        """
-        with self.lock:
-            self._claim(schema, refresh)
-
-    @retry(
-        retry=retry_if_exception_type(CommitConflict),
-        stop=stop_after_attempt(CLAIMS),
-        wait=wait_random_exponential(multiplier=0.05, max=2.0),
-        reraise=True,
-    )
-    def _claim(self, schema: pa.Schema | None, refresh: bool) -> None:
-        base = self._load()
-        name = ".".join(self.name)
-        if self.keys:
-            require_deletes(base.metadata, name)
-        if self.spec_id is None:
-            self.spec_id = base.metadata["default-spec-id"]
-        # Rows have partition values of the spec that the stream was opened with.
-        require_spec(base.metadata, self.spec_id, name)
-        self.progress = claimed_progress(base.metadata, self.progress, refresh, name)
-        commit_claim(self.catalog, base, self.progress, schema, self.properties)
-
-    @retry(
-        retry=retry_if_exception_type(CommitConflict),
-        stop=stop_after_attempt(CLAIMS),
-        wait=wait_random_exponential(multiplier=0.05, max=2.0),
-        reraise=True,
-    )
-    def _set(self, progress: Progress) -> None:
-        base = self._load()
-        recorded = require_current_run(base.metadata, self.progress)
-        progress = replace(progress, sequence_number=recorded.sequence_number)
-        self.catalog.commit(base, unchanged(base), (progress.as_property(),))
-        self.progress = progress
-
-    def replace_with(self, schema: pa.Schema) -> None:
-        """Let the next commit replace all rows, and the table's schema.
-
-        Args:
-            schema: of the rows to come.
-        """
-        metadata = self._load().metadata
-        self._replaced = metadata
-        self.updates = replacement_updates(metadata, schema, ".".join(self.name))
-        self.replaces = True
-
-    def table(self) -> LoadedTable:
-        """Load the table's current metadata."""
-        return self._load()
-
     def deleted_keys(self, schema: pa.Schema, is_versioned: bool = False) -> list[str]:
         """Return the locations of files with the keys that were deleted, and with their order.
 
@@ -546,47 +450,3 @@ class Sink:
         if self.replaces:
             return []
         return deleted_keys(self._load(), self.progress.sink_id, is_versioned, schema)
-
-    def discard(self, batches: Sequence[WrittenBatch]) -> None:
-        """Remove the files of batches that will not be committed.
-
-        Args:
-            batches: the batches.
-        """
-        self.remove([location for batch in batches for location in batch.files])
-
-    def remove(self, locations: Sequence[str]) -> None:
-        """Remove files that no snapshot refers to.
-
-        Args:
-            locations: of the files.
-        """
-        if not locations:
-            return
-        try:
-            base = self.catalog.load(self.name, history=False)
-        except CatalogError:
-            # Files that stay are orphans: no reason to fail after a commit, or to hide an error.
-            return
-        if base is None:
-            return
-        for location in locations:
-            remove_quietly(base.io, location)
-
-    def _load(self, history: bool = True) -> LoadedTable:
-        base = self.catalog.load(self.name, history)
-        if base is None:
-            raise StreamError(
-                f"The table {'.'.join(self.name)} was dropped while its stream ran. Run the model "
-                "again to create it."
-            )
-        self._io = base.io
-        return base
-
-    def storage_advice(self, error: OSError) -> str:
-        """Return what a user can do about an error of the table's storage; empty if unknown.
-
-        Args:
-            error: PyArrow's error.
-        """
-        return storage_advice(error, self._io)

@@ -29,8 +29,9 @@ from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     streams_with_deleted_keys,
     warn_of_missing,
 )
-from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex, NotIndexable
+from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges, LiveRows
+from dbt.adapters.iceberg_stream.stream.key_index.snapshot_index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location, with_index
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import forgotten_version, watermark_of_others
@@ -242,6 +243,8 @@ def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema, sink_id:
     try:
         index.follow(base)
         if index.late_changes is not None:
+            # Another stream's full refresh has forgotten them.
+            index.late_changes.deleted_keys = deleted_keys_files(base.metadata, sink_id)
             new = _follow_others(index.late_changes, base, sink_id)
             for deleted in index.late_changes.read_deleted(new):
                 index.follow_deletes(deleted)
@@ -352,6 +355,8 @@ def update_deleted_keys(
     index: KeyIndex | None,
     batches: Sequence[WrittenBatch],
     replaces: bool,
+    is_refresh: bool = False,
+    kept: tuple[DeletedKeysFile, ...] = (),
 ) -> DeletedKeysUpdate | None:
     """Write the deleted keys of batches to a file, if changes may be older than their deletes.
 
@@ -361,6 +366,8 @@ def update_deleted_keys(
         index: the key index; None without one.
         batches: that the next commit has.
         replaces: whether the commit replaces all rows of the table.
+        is_refresh: whether it does so for a full refresh, which forgets the deletes of all streams.
+        kept: the files that stay, if it replaces all rows.
 
     Returns:
         The files of deleted keys after the commit; None if they stay as they are.
@@ -376,11 +383,13 @@ def update_deleted_keys(
     tables = [deleted for each in indexed for deleted in each.deleted if deleted.num_rows]
     tables = [*(tables if finder is not None else ()), *(deletes.keys for deletes in early)]
     days = [*([finder.days] if finder is not None else ()), *(deletes.days for deletes in early)]
-    removed, forgotten = _replaced_deleted_keys(base.metadata, sink_id) if replaces else ((), ())
+    removed, forgotten = (
+        _replaced_deleted_keys(base.metadata, sink_id, is_refresh) if replaces else ((), ())
+    )
     if not tables:
-        return DeletedKeysUpdate((), (), removed, forgotten) if removed else None
+        return DeletedKeysUpdate(kept, (), removed, forgotten) if removed or kept else None
     target = WriteTarget.of(base.metadata, base.io)
-    files = () if replaces else before
+    files = kept if replaces else before
     try:
         update = add_deleted_keys(target, files, pa.concat_tables(tables), max(days))
     except UnsupportedFile as error:
@@ -392,14 +401,16 @@ def update_deleted_keys(
 
 
 def _replaced_deleted_keys(
-    metadata: Metadata, sink_id: str
+    metadata: Metadata, sink_id: str, is_refresh: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the files of deleted keys that a replacement makes useless, and whose else they are.
 
-    Those of forgotten streams are of rows that the table does not have any more.
+    Those of forgotten streams are of rows that the table does not have any more. After a full
+    refresh, so are those of all streams: it may bring a key back that another one had deleted, and
+    later changes of the key must not be older than a delete that the table does not show.
     """
     sinks = streams_with_deleted_keys(metadata)
-    forgotten = [one for one in sinks if forgotten_version(metadata, one) is not None]
+    forgotten = [one for one in sinks if is_refresh or forgotten_version(metadata, one) is not None]
     own = [sink_id, *(one for one in forgotten if one != sink_id)]
     files = [file.location for one in own for file in deleted_keys_files(metadata, one)]
     return tuple(files), tuple(own[1:])

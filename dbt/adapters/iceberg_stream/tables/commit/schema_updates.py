@@ -76,7 +76,7 @@ def replacement_updates(
                 f"is missing or has another type, but partitions {table}: drop the table to "
                 "change it",
             )
-    return _updates(metadata, schema)
+    return schema_updates(metadata, schema)
 
 
 def with_comments(schema: Schema, comments: Mapping[str, str]) -> Schema:
@@ -126,7 +126,7 @@ def evolution_updates(metadata: Metadata, arrow: pa.Schema, table: str) -> tuple
     if not added and fields == list(current.fields):
         return ()
     identifiers = current.identifier_field_ids
-    return _updates(metadata, Schema(*fields, *added, identifier_field_ids=identifiers))
+    return schema_updates(metadata, Schema(*fields, *added, identifier_field_ids=identifiers))
 
 
 def _evolve(field: NestedField, data_field: NestedField | None, table: str) -> NestedField:
@@ -178,8 +178,15 @@ def _includes(wide: IcebergType, narrow: IcebergType) -> bool:
     return wide == narrow or any(isinstance(wide, w) and isinstance(narrow, n) for w, n in pairs)
 
 
-def _updates(metadata: Metadata, schema: Schema) -> tuple[TableUpdate, ...]:
-    """Set the current schema; reuse an equal older one, since catalogs store no schema twice."""
+def schema_updates(metadata: Metadata, schema: Schema) -> tuple[TableUpdate, ...]:
+    """Return updates that set the current schema.
+
+    An equal older schema is used again, because catalogs store no schema twice.
+
+    Args:
+        metadata: table metadata.
+        schema: with the table's field ids.
+    """
     for older in known_schemas(metadata):
         same_identifiers = set(older.identifier_field_ids) == set(schema.identifier_field_ids)
         if same_identifiers and older.as_struct() == schema.as_struct():

@@ -19,8 +19,8 @@ from dbt.adapters.iceberg_stream.tables.files.casting import conform
 from dbt.adapters.iceberg_stream.tables.files.data_files import Describer
 from dbt.adapters.iceberg_stream.tables.files.parquet import RollingWriter
 from dbt.adapters.iceberg_stream.tables.files.partitions import StoredPartition, split
-from dbt.adapters.iceberg_stream.tables.files.projection import constant
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.files.write_defaults import with_write_defaults
 
 # Files that are open at once; beyond it, the least recently used partition is finished.
 MAX_OPEN = 64
@@ -112,13 +112,7 @@ class DataFileWriter:
                 self._take(conform(piece, self.target.file_schema))
 
     def _with_defaults(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Add the columns that rows lack and that have a default for them (format version 3)."""
-        for column in self.target.schema.fields:
-            default = column.write_default
-            if default is not None and column.name not in batch.schema.names:
-                kind = self.target.file_schema.field(column.name).type
-                batch = batch.append_column(column.name, constant(default, kind, batch.num_rows))
-        return batch
+        return with_write_defaults(batch, self.target.schema, self.target.file_schema)
 
     def close(self) -> list[DataFile]:
         """Finish all files.

@@ -95,3 +95,12 @@ def test_what_cannot_be_read(path: Path, tmp_path: Path) -> None:
     now = pa.schema([field(2, "new", pa.struct([field(5, "a", pa.string())]))])
     with pytest.raises(Unreadable, match="the nested column `new` has changed"):
         read(path, now=now)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 6), (1, 2), (1, 5), (2, 4), (5, 6), (3, None)])
+def test_a_range(path: Path, begin: int, end: int | None) -> None:
+    """Rows keep their places; deleted ones are left out."""
+    rows = read(path, begin=begin, end=end, positions=[1, 4])
+    expected = [n for n in range(begin, 6 if end is None else end) if n not in (1, 4)]
+    assert [row["id"] for row in rows] == expected
+    assert [row["__stream"]["minor"] for row in rows] == [n + 1 for n in expected]

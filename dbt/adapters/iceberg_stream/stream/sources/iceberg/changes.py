@@ -56,6 +56,8 @@ class Piece:
         positions: the only rows of the piece if `takes`, or else the rows that it leaves out.
         takes: how `positions` is used.
         only_keys: whether the file has the keys of deleted rows, and no other columns.
+        begin: position of the first row of the piece.
+        end: position after its last row; None for the file's end.
     """
 
     location: str
@@ -66,6 +68,8 @@ class Piece:
     positions: pa.Array = field(default_factory=lambda: NO_POSITIONS)
     takes: bool = False
     only_keys: bool = False
+    begin: int = 0
+    end: int | None = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ def _plan(io: FileIO, snapshot: Mapping[str, Any], parent: Mapping[str, Any]) ->
     new = [e for e in entries if e.status == ADDED]
     equality = _with_content(new, DataFileContent.EQUALITY_DELETES)
     _require_parquet(e.data_file for e in (*data, *equality))
-    positions = _positions(io, _with_content(new, DataFileContent.POSITION_DELETES))
+    positions = deleted_positions(io, _with_content(new, DataFileContent.POSITION_DELETES))
     first = min(
         (_number(e) for e in (*added, *equality) if _number(e) > last),
         default=snapshot["sequence-number"],
@@ -214,7 +218,7 @@ def _deletes_before(
     scanned = {path for path, entry in deleted.items() if _number(entry) < newest}
     paths = {*touched, *deleted} - scanned
     position_deletes = _with_content(live, DataFileContent.POSITION_DELETES)
-    return _positions(io, position_deletes, paths), scanned
+    return deleted_positions(io, position_deletes, paths), scanned
 
 
 def _has_deletes(manifest: ManifestFile) -> bool:
@@ -228,7 +232,7 @@ def _with_content(
     return [entry for entry in entries if entry.data_file.content == content]
 
 
-def _positions(
+def deleted_positions(
     io: FileIO, entries: Iterable[ManifestEntry], paths: Set[str] | None = None
 ) -> Positions:
     """Read deleted positions by the location of their data file, of all files or of some."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 WORKER_CODE = (casting, field_ids, file_rows)
 SNAPSHOT = "__snapshot"
 # Attributes of a piece that a task is given as they are.
-PIECE_FIELDS = ("location", "deleted", "major", "minor", "takes", "only_keys")
+PIECE_FIELDS = ("location", "deleted", "major", "minor", "takes", "only_keys", "begin", "end")
 # Bytes of stored files that a task reads.
 TASK_BYTES = 32 * 1024 * 1024
 

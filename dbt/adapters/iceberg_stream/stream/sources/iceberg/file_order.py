@@ -7,11 +7,12 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestEntry
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
 
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.changes import ROWS_OF_A_FILE
 from dbt.adapters.iceberg_stream.stream.sources.source import UNKNOWN_ORDER
@@ -23,6 +24,21 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
 )
 
 FILE_ORDER = pa.schema([("file", pa.string()), ("major", pa.int64()), ("minor", pa.int64())])
+
+
+@dataclass(frozen=True)
+class OrderedFile:
+    """A data file with the order of its rows.
+
+    Attributes:
+        file: the data file.
+        major: its data sequence number; for format version 1, a number by its snapshot.
+        minor: of its first row; UNKNOWN_ORDER if the order of its rows is not known.
+    """
+
+    file: DataFile
+    major: int
+    minor: int
 
 
 def order_of_all(io: FileIO, ancestors: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -39,6 +55,20 @@ def order_of_all(io: FileIO, ancestors: Sequence[Mapping[str, Any]]) -> pa.Table
     Returns:
         A row of FILE_ORDER for each file.
     """
+    return _table(_files_of(io, ancestors))
+
+
+def ordered_files(io: FileIO, ancestors: Sequence[Mapping[str, Any]]) -> list[OrderedFile]:
+    """Return the data files of a snapshot in their order.
+
+    Args:
+        io: of the table.
+        ancestors: the snapshot and those before it, newest first.
+    """
+    return sorted(_files_of(io, ancestors), key=lambda item: (item.major, item.minor))
+
+
+def _files_of(io: FileIO, ancestors: Sequence[Mapping[str, Any]]) -> Iterator[OrderedFile]:
     manifests = [
         manifest
         for manifest in read_manifest_list(io, ancestors[0]["manifest-list"])
@@ -58,7 +88,7 @@ def order_of_all(io: FileIO, ancestors: Sequence[Mapping[str, Any]]) -> pa.Table
         v1_major = v1_majors.get(item.snapshot_id, -1 - len(ancestors))
         return item.sequence_number or v1_major, is_known
 
-    return _table(_ordered((*major_of(item), item) for item in live))
+    return _ordered((*major_of(item), item) for item in live)
 
 
 def order_of_added(io: FileIO, snapshot: Mapping[str, Any], v1_major: int = 0) -> pa.Table:
@@ -95,18 +125,17 @@ def _only_adds(snapshot: Mapping[str, Any], by_id: Mapping[int, Mapping[str, Any
     return summary.get("operation") == "overwrite" and empty
 
 
-def _ordered(
-    files: Iterable[tuple[int, bool, ManifestEntry]],
-) -> Iterator[tuple[str, int, int]]:
-    """Yield paths, majors and minors; files of one major are ordered as their manifests are."""
+def _ordered(files: Iterable[tuple[int, bool, ManifestEntry]]) -> Iterator[OrderedFile]:
+    """Yield files with their order; those of one major are ordered as their manifests are."""
     ranks: dict[int, int] = {}
     for major, has_order, item in files:
         rank = ranks[major] = ranks.get(major, -1) + 1
         minor = rank * ROWS_OF_A_FILE if has_order else UNKNOWN_ORDER
-        yield item.data_file.file_path, major, minor
+        yield OrderedFile(item.data_file, major, minor)
 
 
-def _table(rows: Iterable[tuple[str, int, int]]) -> pa.Table:
+def _table(files: Iterable[OrderedFile]) -> pa.Table:
+    rows = [(item.file.file_path, item.major, item.minor) for item in files]
     columns = list(zip(*rows, strict=True)) or [(), (), ()]
     return pa.Table.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, FILE_ORDER, strict=True)],

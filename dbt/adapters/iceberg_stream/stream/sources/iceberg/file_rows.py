@@ -30,6 +30,8 @@ PIECE = pa.schema(
         ("positions", pa.list_(pa.int64())),
         ("takes", pa.bool_()),
         ("only_keys", pa.bool_()),
+        ("begin", pa.int64()),
+        ("end", pa.int64()),
         ("snapshot", pa.int64()),
     ]
 )
@@ -95,7 +97,10 @@ class FileRows:
         opened = self.filesystem.open_input_file(path)
         with opened, pq.ParquetFile(opened) as parquet:
             names = self._names(parquet)
-            for begin, rows in _batches(parquet, list(names), positions if takes else None):
+            first, end = piece["begin"].as_py() or 0, piece["end"].as_py()
+            end = parquet.metadata.num_rows if end is None else end
+            only = positions if takes else None
+            for begin, rows in _batches(parquet, list(names), only, first, end):
                 row_positions = pa.array(range(begin, begin + rows.num_rows), pa.int64())
                 in_piece = pc.is_in(row_positions, value_set=positions)
                 mask = in_piece if takes else pc.invert(in_piece)
@@ -144,15 +149,22 @@ class FileRows:
 
 
 def _batches(
-    parquet: pq.ParquetFile, columns: list[str], only: pa.Array | None
+    parquet: pq.ParquetFile, columns: list[str], only: pa.Array | None, first: int, last: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the position of the first row, and rows; skip row groups without some positions."""
+    """Yield the position of the first row, and rows from `first` to before `last`.
+
+    Row groups without rows of that range, or without some positions, are skipped.
+    """
     begin = 0
     for group in range(parquet.metadata.num_row_groups):
         end = begin + parquet.metadata.row_group(group).num_rows
-        if only is None or _any_within(only, begin, end):
+        is_wanted = begin < last and end > first
+        if is_wanted and (only is None or _any_within(only, begin, end)):
             for batch in parquet.iter_batches(ROWS, row_groups=[group], columns=columns):
-                yield begin, batch
+                skipped = max(first - begin, 0)
+                rows = batch.slice(skipped, max(last - begin - skipped, 0))
+                if rows.num_rows:
+                    yield begin + skipped, rows
                 begin += batch.num_rows
         begin = end
 

@@ -14,11 +14,15 @@ from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata, keeps_r
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.iceberg.changes import plan_changes
+from dbt.adapters.iceberg_stream.stream.sources.iceberg.changes import SnapshotChanges, plan_changes
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.changes_frame import ChangesFrame
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.file_order import (
     order_of_added,
     order_of_all,
+)
+from dbt.adapters.iceberg_stream.stream.sources.iceberg.first_read import (
+    FirstRead,
+    plan_first_read,
 )
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.schema_projection import current_columns
 from dbt.adapters.iceberg_stream.stream.sources.source import (
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
 # Snapshots in a batch, at most: each is a scan of its own.
 MOST_SNAPSHOTS = 20
+# Rows of the snapshot that were read, in a frontier within the first read.
+ROWS = "rows"
 # Below all sequence numbers.
 V1_MAJOR = -(1 << 32)
 FILE, POS = "__file", "__pos"
@@ -46,6 +52,8 @@ ORDER_COLUMNS = [FILE, MAJOR, MINOR]
 @dataclass
 class IcebergSource:
     """A table of the same catalog; a frontier is `{"snapshot-id": …, "table-uuid": …}`.
+
+    Within the first read, it also has the number of `rows` that were read of the snapshot.
 
     Attributes:
         catalog: the catalog.
@@ -71,6 +79,7 @@ class IcebergSource:
     _schema_id: str = field(default="", init=False)
     _lacks_order: bool = field(default=False, init=False)
     _staged: dict[int, int | None] = field(default_factory=dict, init=False)
+    _first_reads: dict[int, FirstRead | None] = field(default_factory=dict, init=False)
 
     @property
     def of_rows(self) -> bool:
@@ -101,8 +110,8 @@ class IcebergSource:
         current = parent_snapshot(metadata, MAIN)
         if current is None:
             return None
-        if lower is None:
-            return until or self._frontier(metadata, current)
+        if lower is None or ROWS in lower:
+            return self._plan_first(lower, until or self._frontier(metadata, current), rows)
         upper, taken, count = None, 0, 0
         for snapshot in self._since(metadata, lower):
             taken += int((snapshot.get("summary") or {}).get("added-records") or 0)
@@ -113,15 +122,56 @@ class IcebergSource:
                 break
         return upper
 
+    def _plan_first(self, lower: Frontier | None, until: Frontier, rows: int) -> Frontier:
+        """Return the end of the next batch of the first read.
+
+        Args:
+            lower: where the batch begins, within the first read.
+            until: the snapshot that a first read begins with, and where it ends at the latest.
+            rows: of a batch.
+        """
+        begin = 0 if lower is None else lower[ROWS]
+        whole = {key: value for key, value in (lower or until).items() if key != ROWS}
+        if lower is None and self._total_rows(whole) <= rows and ROWS not in until:
+            return whole
+        first = self._first_read(whole)
+        if first is None:
+            return whole
+        is_same = until["snapshot-id"] == whole["snapshot-id"]
+        end = min(begin + rows, until[ROWS] if is_same and ROWS in until else first.rows)
+        return whole if end >= first.rows else {**whole, ROWS: end}
+
+    def _total_rows(self, frontier: Frontier) -> float:
+        snapshots = self._metadata().get("snapshots") or []
+        summaries = {s["snapshot-id"]: s.get("summary") or {} for s in snapshots}
+        return float(summaries.get(frontier["snapshot-id"], {}).get("total-records", "inf"))
+
+    def _first_read(self, snapshot: Frontier) -> FirstRead | None:
+        """Return the rows of a snapshot; None if its first read is one batch."""
+        number = snapshot["snapshot-id"]
+        if number not in self._first_reads:
+            table = self._table()
+            ancestors = list(_ancestors(table.metadata, number))
+            self._after(table.metadata, snapshot)
+            first = plan_first_read(table, ancestors)
+            # Rows of a key must be compared with each other if it is not known which is the last.
+            is_cut = first is not None and (first.has_order or not self.keyed)
+            self._first_reads[number] = first if is_cut else None
+        return self._first_reads[number]
+
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
         # Spark reads appended rows with the table's current schema.
         return self._schema_id or str(self._metadata()["current-schema-id"])
 
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
+        if lower["snapshot-id"] == other["snapshot-id"]:
+            return ROWS in lower and lower[ROWS] < other.get(ROWS, lower[ROWS] + 1)
         later = self._since(self._metadata(), lower)
         return any(snapshot["snapshot-id"] == other["snapshot-id"] for snapshot in later)
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
+        if ROWS in (lower or upper):
+            return self._read_range(spark, lower, upper)
         if lower is None:
             return self._read_all(spark, upper)
         if self.changes:
@@ -140,6 +190,23 @@ class IcebergSource:
             if snapshot["snapshot-id"] == upper["snapshot-id"]:
                 break
         return reduce(lambda a, b: a.unionByName(b), frames) if frames else self.empty(spark)
+
+    def _read_range(
+        self, spark: SparkSession, lower: Frontier | None, upper: Frontier
+    ) -> DataFrame:
+        """Return rows of the first read, between two places in it."""
+        first = self._first_read({key: upper[key] for key in upper if key != ROWS})
+        if first is None:
+            raise StreamError(
+                f"The first read of {'.'.join(self.name)} began in several batches and cannot go "
+                "on, because a nested column has changed since, or the models of the commit group "
+                "need the order of its rows. Rebuild the stream's table with --full-refresh."
+            )
+        begin = 0 if lower is None else lower[ROWS]
+        pieces = first.pieces(begin, upper.get(ROWS, first.rows))
+        number = upper["snapshot-id"]
+        planned = [SnapshotChanges(number, number, 0, pieces, (), False)]
+        return ChangesFrame(spark, self.relation, self._table()).of(planned)
 
     def lacks_order(self, lower: Frontier | None) -> bool:
         return lower is None and self._lacks_order
@@ -216,6 +283,16 @@ class IcebergSource:
 
     def _since(self, metadata: Metadata, lower: Frontier) -> Iterator[Mapping[str, Any]]:
         """Yield the snapshots after a frontier, oldest first."""
+        for later in self._after(metadata, lower):
+            self._check(later)
+            yield later
+
+    def _after(self, metadata: Metadata, lower: Frontier) -> list[Mapping[str, Any]]:
+        """Return the snapshots after a frontier, oldest first.
+
+        Raises:
+            StreamError: the frontier's snapshot is no ancestor of the current one.
+        """
         name = ".".join(self.name)
         if lower["table-uuid"] != metadata["table-uuid"]:
             raise StreamError(
@@ -223,7 +300,8 @@ class IcebergSource:
                 "created again. Rebuild the stream's table with --full-refresh."
             )
         by_id = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
-        snapshots, snapshot = [], parent_snapshot(metadata, MAIN)
+        snapshots: list[Mapping[str, Any]] = []
+        snapshot: Mapping[str, Any] | None = parent_snapshot(metadata, MAIN)
         while snapshot is not None and snapshot["snapshot-id"] != lower["snapshot-id"]:
             snapshots.append(snapshot)
             snapshot = by_id.get(snapshot.get("parent-snapshot-id", -1))
@@ -233,9 +311,7 @@ class IcebergSource:
                 "is not among its ancestors any more: it has expired, or the table was rolled back "
                 "or replaced. Rebuild the stream's table with --full-refresh."
             )
-        for later in reversed(snapshots):
-            self._check(later)
-            yield later
+        return snapshots[::-1]
 
     def _check(self, snapshot: Mapping[str, Any]) -> None:
         operation = self._operation(snapshot)
