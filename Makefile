@@ -31,7 +31,8 @@ TPCH_DATA := $(TPCH)/.data/sf$(SF)
 
 # Tests of what differs most between the embedded engine and a cluster.
 CLUSTER_TESTS := $(addprefix tests/functional/,test_merge.py test_writes.py test_strategies.py \
-    test_seeds.py test_snapshots.py test_builds.py test_functions.py::TestCalls test_small_tables.py::TestSmallTables)
+    test_seeds.py test_snapshots.py::TestSnapshots test_builds.py::TestPublish test_builds.py::TestFailure \
+    test_functions.py::TestCalls test_small_tables.py::TestSmallTables)
 
 # The first demo builds the shop as of March, later ones as of April, so that they find changes.
 SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-31)
