@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.orphans import Orphan, unreferenced_files
 from dbt.adapters.iceberg_stream.stream.errors import Fenced
-from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, index, late_changes
+from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, late_changes, snapshot_index
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DAY,
     deleted_keys_files,
@@ -248,7 +248,7 @@ def test_rows_of_others_that_could_not_be_indexed(
     apply(sink, (2, "old", 5), watermark=None)
     append_by_others(lake, 3)
     with monkeypatch.context() as broken:
-        broken.setattr(index, "read_keys", Mock(side_effect=OSError("no storage today")))
+        broken.setattr(snapshot_index, "read_keys", Mock(side_effect=OSError("no storage today")))
         assert sink.maintenance.merge_small_files()
     apply(sink, (1, "late", 4), (2, "new", 6), (4, "new", 4))
     assert sorted(rows(lake)) == [(1, "old"), (2, "new"), (3, "other"), (4, "new")]
