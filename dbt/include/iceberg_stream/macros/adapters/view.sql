@@ -11,14 +11,9 @@
   create or replace view {{ relation.render() }}
   {{ iceberg_stream__get_view_columns_clause(sql) }}
   {{ iceberg_stream__get_relation_comment_clause() }}
-  {%- set properties = adapter.view_properties(relation) -%}
-  {%- if properties %}
-  tblproperties (
-    {%- for name, value in properties.items() %}
-    {{ iceberg_stream__sql_literal(name) }} = {{ iceberg_stream__sql_literal(value) }}{{ "," if not loop.last }}
-    {%- endfor %}
-  )
-  {%- endif %}
+  {%- for name, value in adapter.view_properties(relation).items() %}
+  tblproperties ({{ iceberg_stream__sql_literal(name) }} = {{ iceberg_stream__sql_literal(value) }})
+  {%- endfor %}
   as
   {{ sql }}
 {%- endmacro %}
