@@ -54,6 +54,9 @@ def test_of_debezium(spark: Session, way: str) -> None:
     cases += [(f'"p": {value}', OF_SCALE) for value in OF_ANY_SCALE]
     cases += [(f'"p": {value}', OF_BYTES) for value in IN_BASE64]
     cases += [('"p": 1.5, "s": "1234", "u": "1234", "v": 1.2345', "1.50")]
+    # More digits than a double has.
+    longer = ["12345678.1200000000001", "0.10000000000000000001", '"0.10000000000000000001"']
+    cases += [(f'"p": {value}', OF_SCALE) for value in longer]
     cases += [('"part": {"q": 0.5}', OF_SCALE), ('"part": {"q": "1234"}', OF_BYTES)]
     cases += [('"list": [null, 1.00001]', OF_SCALE), ('"list": [1, "1.5", "1234"]', OF_BYTES)]
     cases += [('"p": {"scale": 2, "value": "BNI="}', OF_BYTES), ('"p": "x"', NO_RECORD)]

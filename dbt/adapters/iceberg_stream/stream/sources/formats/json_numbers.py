@@ -30,10 +30,10 @@ MAYBE_BYTES = literal(r'"[0-9+][0-9+eE]{3,}"|\\u00')
 BYTES = literal(
     r'[:\[,]"(?=[^"])(?:[\w+/]{4})*(?:[\w+/]{2}==|[\w+/]{3}=)?"[,}\]]'.replace(r"\w", "A-Za-z0-9")
 )
-# A number that may have more decimals than a column, of JSON; and its text, of JSON whose numbers
-# were read as texts.
+# A number that may have more decimals than a column, of JSON; and its text, of JSON with values as
+# they are.
 MAYBE_LONGER = r"\.[0-9]{{{}}}|[0-9]\.?[eE]-|\\u00"
-DECIMAL = literal(r'[:\[,]"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)"(?=[,}\]])')
+DECIMAL = literal(r'[:\[,]"?([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)"?(?=[,}\]])')
 # The places of a number's decimals: those of its fraction, or of zeros before the point, and those
 # of its exponent.
 FRACTION = f"regexp_extract(x, {literal('^[^eE]*[.]([0-9]*[1-9])')}, 1)"
@@ -132,12 +132,12 @@ def _refused(text: str, columns: str, exact: bool) -> Iterator[_Refused]:
         yield _Refused("true", f"coalesce({times} rlike {NUMBER}, false)", OF_TIME)
     if not exact or not DECIMALS.search(columns):
         return
-    # A variant is a number or a text, as it is in the JSON.
+    # A variant is a number or a text, as it is in the JSON. Of a text, Spark makes a double first.
     if decimals := _values(text, columns, _is_decimal, "variant"):
         suspect = f"{text} rlike {MAYBE_BYTES}"
         yield _Refused(suspect, f"coalesce({decimals} rlike {BYTES}, false)", OF_BYTES)
     for scale in _scales(columns):
-        numbers = _values(text, columns, partial(_has_scale, scale=scale))
+        numbers = _values(text, columns, partial(_has_scale, scale=scale), "variant")
         is_longer = f"exists(regexp_extract_all({numbers}, {DECIMAL}, 1), {LONGER} > {scale})"
         suspect = f"{text} rlike {literal(MAYBE_LONGER.format(scale + 1))}"
         yield _Refused(suspect, f"coalesce({is_longer}, false)", OF_SCALE)
