@@ -94,6 +94,55 @@ class TestInterrupted(Marts):
         assert versions(project) == [[2], [2], [2]]
 
 
+class TestInterruptedEarlier(Marts):
+    """A named build of several commands: all that any of them was to run must have succeeded."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        view = f"{{{{ config(materialized='view') }}}} select {VERSION} as version"
+        sleep = "select java_method('java.lang.Thread', 'sleep', {{ var('sleep', 0) }}L)"
+        revenue = REVENUE.replace("ref('orders')", "ref('recent')")
+        recent = "{{ config(materialized='ephemeral') }} select * from {{ ref('orders') }}"
+        return {
+            "customers.sql": CUSTOMERS,
+            "orders.sql": ORDERS,
+            "recent.sql": recent,
+            "revenue.sql": revenue,
+            "apart.sql": view,
+            "beside.sql": f'{{{{ config(pre_hook="{sleep}") }}}} {view}',
+        }
+
+    def test_what_it_did_not_reach(
+        self, project: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run_dbt(["run"])
+        monkeypatch.setenv("ICEBERG_STREAM_BUILD", "earlier")
+        slow = variables(version=1, sleep=60_000)
+        process = start("run", "--threads", "1", "--exclude", "apart", "beside", *slow)
+        wait_for_staged(project, process, "revenue")
+        process.kill()
+        process.wait()
+        run_dbt(["run", "--select", "apart"])
+        refused = command(project, "publish", "earlier")
+        assert (refused.exit_code, "revenue" in refused.output) == (1, True)
+        run_dbt(["run", *variables(version=1)])
+        assert command(project, "publish", "earlier").exit_code == 0
+        assert versions(project) == [[1], [1], [1]]
+
+    def test_only_views(self, project: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ICEBERG_STREAM_BUILD", "views")
+        process = start("run", "--select", "apart", "beside", *variables(sleep=60_000))
+        wait_for_staged(project, process, "apart")
+        process.kill()
+        process.wait()
+        refused = command(project, "publish", "views")
+        assert (refused.exit_code, "was interrupted" in refused.output) == (1, True)
+        run_dbt(["run", "--select", "apart"])
+        refused = command(project, "publish", "views")
+        assert (refused.exit_code, "beside" in refused.output) == (1, True)
+        assert command(project, "discard", "views").exit_code == 0
+
+
 class TestRebuild(Marts):
     @pytest.fixture(scope="class")
     def dbt_profile_target(self, dbt_profile_target: dict[str, object]) -> dict[str, object]:

@@ -137,7 +137,7 @@ class TestFailure(Shop):
         (build,) = build_names(project)
         refused = command(project, "publish", build)
         assert refused.exit_code == 1
-        assert "failed or were skipped" in refused.output
+        assert "failed, were skipped" in refused.output
         assert build in command(project, "builds").output
         assert command(project, "discard", build).exit_code == 0
         assert published(project, "orders") == rows_before
@@ -274,12 +274,18 @@ class TestWhatRunsAfterwards(Shop):
     def project_config_update(self) -> dict[str, Any]:
         return {"on-run-end": "{% if var('broken', false) %}{{ nothing.at_all() }}{% endif %}"}
 
-    def test_a_procedure_waits_for_the_publication(self, project: Any) -> None:
+    def test_a_procedure_waits_for_the_publication(
+        self, project: Any, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         run_dbt(["build"])
+        assert "They were not run" not in capsys.readouterr().out
         assert summary(project, "orders")["operation"] == "replace"
         count = len(snapshot_ids(project, "orders"))
         run_dbt(["build", *variables(version=2, fails=True)], expect_pass=False)
         assert len(snapshot_ids(project, "orders")) == count
+        # `dbt retry` runs the test only.
+        log = capsys.readouterr().out
+        assert log.index("They were not run") < log.index(".system.rewrite_data_files(")
         assert command(project, "discard", *build_names(project)).exit_code == 0
 
     def test_a_hook_that_raises(self, project: Any) -> None:

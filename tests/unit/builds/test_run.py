@@ -10,7 +10,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.builds.build import get_build, load_status
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
-from dbt.adapters.iceberg_stream.builds.names import staged_name
+from dbt.adapters.iceberg_stream.builds.names import node_titles, staged_name
 from dbt.adapters.iceberg_stream.builds.publish import publish
 from dbt.adapters.iceberg_stream.builds.run import VIEW as VIEW_KIND
 from dbt.adapters.iceberg_stream.builds.run import BuildRun
@@ -61,7 +61,7 @@ def test_the_builds_of_others_do_not_fail_a_published_run(
 
 def ended(node: str, status: str) -> SimpleNamespace:
     """dbt's event of a node that has ended."""
-    info = SimpleNamespace(node_name=node, resource_type="model")
+    info = SimpleNamespace(unique_id=f"model.test.{node}")
     data = SimpleNamespace(node_info=info, run_result=SimpleNamespace(status=status))
     return SimpleNamespace(info=SimpleNamespace(name="NodeFinished"), data=data)
 
@@ -76,13 +76,21 @@ def test_a_failure_lasts_until_the_node_succeeds(tmp_path: Path) -> None:
         for node, status in statuses.items():
             run.on_event(ended(node, status))
         run.finish()
-        return load_status(lake, get_build(lake, "pr")).failed
+        return node_titles(load_status(lake, get_build(lake, "pr")).failed)
 
     assert command(a="success", test_a="fail", b="skipped") == ["test_a", "b"]
     assert command(c="success") == ["test_a", "b"]
     assert command(b="success", c="error") == ["test_a", "c"]
     assert command(test_a="pass", c="success") == []
+    versions = {"a.v1": "error", "a.v2": "success"}
+    assert command(**versions) == ["a.v1"]
     lake.close()
+
+
+def test_titles_of_nodes() -> None:
+    nodes = ["model.p.a", "model.p.a.v2", "test.p.not_null_a_id.0123456789"]
+    hook = "operation.hook.select a.b from c"
+    assert node_titles([*nodes, hook]) == ["a", "a.v2", "not_null_a_id", "select a.b from c"]
 
 
 def test_what_runs_after_the_publication(tmp_path: Path) -> None:

@@ -48,14 +48,17 @@ class BuildStatus:
 
     Attributes:
         last_change: when a relation was last staged or changed (UTC).
-        failed: names of the nodes that failed or were skipped in the last command.
+        failed: unique ids of the nodes that failed or were skipped, and have not succeeded since.
         has_ended: whether the last command that staged tables has ended; False if it still runs or
             was interrupted.
+        planned: unique ids of the nodes that it had not run when it recorded its state; empty if
+            it has ended.
     """
 
     last_change: datetime
     failed: list[str]
     has_ended: bool
+    planned: list[str]
 
 
 def list_builds(catalog: IcebergCatalog, namespaces: Iterable[str] | None = None) -> list[Build]:
@@ -151,7 +154,12 @@ def build_status(relations: Iterable[Metadata]) -> BuildStatus | None:
         return None
     last = latest_run(relations)
     change = datetime.fromtimestamp(max(map(last_change_ms, relations)) / 1000, tz=timezone.utc)
-    return BuildStatus(change, list(last.get("failed") or []), bool(last.get("has_ended", True)))
+    return BuildStatus(
+        change,
+        list(last.get("failed") or []),
+        bool(last.get("has_ended", True)),
+        list(last.get("planned") or []),
+    )
 
 
 def record_run(
@@ -164,9 +172,9 @@ def record_run(
         build: name of the build.
         name: published name of any relation of the build.
         kind: `table` or `view`.
-        run: `at` (ISO 8601), `failed` and `has_ended` as in `BuildStatus`, and `relations`, the
-            published names of all relations of the build, by which `publish` knows that it is
-            whole.
+        run: `at` (ISO 8601), `failed`, `has_ended` and `planned` as in `BuildStatus`, and
+            `relations`, the published names of all relations of the build, by which `publish`
+            knows that it is whole.
 
     Raises:
         CatalogError: the catalog refuses.

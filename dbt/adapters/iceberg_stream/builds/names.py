@@ -23,6 +23,7 @@ LONGEST_NAME = 40
 # Before an alias that only a staged relation needs: the text of a published view has none.
 ALIAS = " as /* staged */ "
 _ALIAS = re.compile(re.escape(ALIAS) + "`(?:[^`]|``)*`")
+_HASH_OF_TEST = re.compile(r"\.[0-9a-f]{10}$")
 # As `iceberg_stream__make_staged_relation` names a relation that will replace another one, which
 # is complete as soon as that one is dropped, or that will be a new one.
 _REPLACEMENT = re.compile(r"(.+)__dbt_(staged|new)_[0-9a-f]{12}", re.DOTALL)
@@ -119,3 +120,12 @@ def with_published_names(sql: str, build: str) -> str:
     """
     sql = _ALIAS.sub("", sql)
     return sql.replace(f"{MARK}{build}`", "`")
+
+
+def node_titles(unique_ids: Iterable[str]) -> list[str]:
+    """Return what users call nodes: `orders` for `model.shop.orders`.
+
+    Args:
+        unique_ids: of the nodes; of a hook its statement, as `operation.hook.…`.
+    """
+    return [_HASH_OF_TEST.sub("", unique_id.split(".", 2)[-1]) for unique_id in unique_ids]

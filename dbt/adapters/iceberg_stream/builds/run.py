@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
-from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_identifier, staged_name
+from dbt.adapters.iceberg_stream.builds.names import (
+    node_titles,
+    split_staged,
+    staged_identifier,
+    staged_name,
+)
 from dbt.adapters.iceberg_stream.builds.settings import BuildSettings
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, one_catalog
@@ -28,7 +34,7 @@ logger = Logger()
 # Statuses after which a build is not published.
 FAILURES = {"error", "fail", "skipped", "runtime error", "partial success"}
 # Nodes that dbt skips without a failure.
-UNCHECKED = {"exposure", "saved_query"}
+UNCHECKED = ("exposure.", "saved_query.")
 # How often a run builds models again whose published tables change meanwhile.
 REBUILDS = 3
 TABLE, VIEW = "table", "view"
@@ -47,6 +53,7 @@ class BuildRun:
             of the build; None if a conflict with another writer is an error.
         catalogs: returns the profile's catalogs, whose tables may reference files of the build;
             only that of `catalog` by default.
+        selected: returns the unique ids of all nodes that the command is to run; none by default.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class BuildRun:
         note: Callable[[bool], None],
         rebuild: Callable[[Collection[Name], Collection[Name]], None] | None = None,
         catalogs: Callable[[], Catalogs] | None = None,
+        selected: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self.settings = settings
         self._catalog = catalog
@@ -64,6 +72,7 @@ class BuildRun:
         self._note = note
         self._rebuild = rebuild
         self._catalogs = catalogs or (lambda: one_catalog(catalog()))
+        self._selected = selected
         self._relations: dict[Name, str] = {}
         self._loaded: set[str] = set()
         self._built: set[Name] = set()
@@ -73,13 +82,14 @@ class BuildRun:
         self._lock = threading.RLock()
         # The staged relations that have the record of this command.
         self._recorded: dict[Name, str] = {}
+        # Unique ids of nodes: those that failed, in this command and in earlier ones of the build.
         self._failed: list[str] = []
-        # Nodes that ended well, and those that failed in earlier commands of the build.
-        self._succeeded: set[str] = set()
         self._failed_before: list[str] | None = None
-        self._nodes_ended = 0
+        self._succeeded: set[str] = set()
+        self._ended: set[str] = set()
         self._error: Exception | None = None
         self._deferred: list[Callable[[], object]] = []
+        self._calls: list[str] = []
 
     @property
     def name(self) -> str:
@@ -179,9 +189,13 @@ class BuildRun:
         Args:
             name: its published name.
         """
-        from dbt.adapters.iceberg_stream.builds.staged import REPLACES
+        from dbt.adapters.iceberg_stream.builds.staged import LAST_RUN, REPLACES
 
-        return {REPLACES: self._records[name]} if name in self._records else {}
+        if name not in self._records:
+            return {}
+        # There may be no table to record the state with.
+        state = json.dumps(self._state(has_ended=False))
+        return {REPLACES: self._records[name], LAST_RUN: state}
 
     def _put_back(self, catalog: IcebergCatalog, name: Name) -> None:
         """Put back what an interrupted `publish` has dropped for a relation."""
@@ -252,27 +266,33 @@ class BuildRun:
             and self._catalog().metadata(name) is None
         ]
 
-    def defer(self, action: Callable[[], object]) -> None:
-        """Run an action after the build is published; not at all if it is not."""
+    def defer(self, action: Callable[[], object], sql: str | None = None) -> None:
+        """Run an action after this command has published the build; not at all if it does not.
+
+        Args:
+            action: the action.
+            sql: the statement that it runs, for users to run it themselves.
+        """
         with self._lock:
             self._deferred.append(action)
+            if sql is not None:
+                self._calls.append(sql.strip())
 
     def on_event(self, message: Any) -> None:
         """Follow dbt's events: which nodes failed, and whether the command ends with an error."""
         if message.info.name == "NodeFinished":
-            node, status = message.data.node_info, message.data.run_result.status
-            self._nodes_ended += 1
-            if status not in FAILURES:
-                self._succeeded.add(node.node_name)
-            elif node.resource_type not in UNCHECKED:
-                self._failed.append(node.node_name)
+            self._end_node(message.data.node_info.unique_id, message.data.run_result.status)
         elif message.info.name == "LogHookEndLine":
-            if message.data.status in FAILURES:
-                self._failed.append(message.data.statement)
-            else:
-                self._succeeded.add(message.data.statement)
+            self._end_node(f"operation.hook.{message.data.statement}", message.data.status)
         elif _results_written(message):
             self.raise_error()
+
+    def _end_node(self, unique_id: str, status: str) -> None:
+        self._ended.add(unique_id)
+        if status not in FAILURES:
+            self._succeeded.add(unique_id)
+        elif not unique_id.startswith(UNCHECKED):
+            self._failed.append(unique_id)
 
     def raise_error(self) -> None:
         """Raise the error of `finish`, after dbt has written its results; dbt then fails.
@@ -289,8 +309,8 @@ class BuildRun:
 
         Errors are kept for `raise_error`.
         """
-        if not self._nodes_ended:
-            return
+        if all(node.startswith("operation.") for node in self._ended):
+            return  # such as `dbt run-operation`, or a selection without nodes
         try:
             self._finish()
         except (DbtRuntimeError, OSError) as error:
@@ -304,6 +324,7 @@ class BuildRun:
         """
         if self._built:
             self._note(True)
+            self._record(has_ended=False)
             logger.warning(
                 f"The build `{self.name}` was not published, because the run {event}. "
                 f"Its staged relations stay. Run the same command again with "
@@ -319,6 +340,11 @@ class BuildRun:
         if self.settings.publishes and not failed:
             self._publish(relations)
             return
+        if self._calls:
+            logger.warning(
+                f"Hooks call procedures for tables that the build `{self.name}` stages. They were "
+                "not run. Run them after the build is published:\n" + ";\n".join(self._calls)
+            )
         # Also of a command that has staged nothing, such as a retry of tests.
         self._note(False)
         # One of each namespace: another command may drop a namespace.
@@ -328,13 +354,14 @@ class BuildRun:
                 namespaces.add(name[0])
                 self._recorded[name] = kind
         self._record(has_ended=True, relations=relations)
-        count = f"{len(relations)} staged relation{'s' if len(relations) > 1 else ''}"
+        one = len(relations) == 1
+        count = "one staged relation" if one else f"{len(relations)} staged relations"
         if failed:
             logger.warning(
-                f"The build `{self.name}` was not published: {_list(failed)} failed or "
-                f"were skipped. Its {count} stay. Run `dbt retry` after a correction, or "
-                f"`iceberg-stream diff --build {self.name}` to see what changed, or "
-                f"`iceberg-stream discard {self.name}`."
+                f"The build `{self.name}` was not published: {_list(node_titles(failed))} "
+                f"failed or were skipped. Its {count} stay{'s' if one else ''}. Run "
+                f"`dbt retry` after a correction, or `iceberg-stream diff --build {self.name}` "
+                f"to see what changed, or `iceberg-stream discard {self.name}`."
             )
         else:
             logger.info(
@@ -397,8 +424,7 @@ class BuildRun:
     def _record(self, has_ended: bool, relations: Iterable[Name] = ()) -> None:
         from dbt.adapters.iceberg_stream.builds.build import record_run
 
-        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        run = {"at": at, "failed": self._all_failed(), "has_ended": has_ended}
+        run = self._state(has_ended)
         if relations:
             run["relations"] = sorted(relations)
         try:
@@ -410,6 +436,14 @@ class BuildRun:
                 f"well, so `iceberg-stream publish` does not check it: {error}"
             )
 
+    def _state(self, has_ended: bool) -> dict[str, Any]:
+        failed, planned = self._all_failed(), self._planned()
+        if has_ended:
+            # Those that `--fail-fast` has kept from running.
+            failed, planned = [*failed, *planned], []
+        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        return {"at": at, "failed": failed, "has_ended": has_ended, "planned": planned}
+
     def _all_failed(self) -> list[str]:
         """Return the nodes that failed, in any command of the build, and not succeeded since."""
         if self._failed_before is None:
@@ -417,12 +451,18 @@ class BuildRun:
         before = [node for node in self._failed_before if node not in self._succeeded]
         return list(dict.fromkeys([*before, *self._failed]))
 
+    def _planned(self) -> list[str]:
+        """Return the nodes of this command that have not ended."""
+        planned = set(self._selected()) - self._ended
+        return sorted(node for node in planned if not node.startswith(UNCHECKED))
+
     def _read_failed(self) -> list[str]:
         from dbt.adapters.iceberg_stream.builds.build import list_builds, load_status
 
         builds = {build.name: build for build in list_builds(self._catalog())}
         try:
-            return load_status(self._catalog(), builds[self.name]).failed
+            status = load_status(self._catalog(), builds[self.name])
+            return [*status.failed, *status.planned]
         except (KeyError, BuildError):
             return []  # it has staged nothing yet, or another process has published it
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dbt.adapters.iceberg_stream.builds.names import node_titles
 from dbt.adapters.iceberg_stream.cli.options import (
     plain_errors,
     profiles_dir,
@@ -56,7 +57,7 @@ def _as_json(build: Build, status: BuildStatus) -> dict[str, Any]:
         "name": build.name,
         "relations": {".".join(name): kind for name, kind in sorted(build.relations.items())},
         "last_change": status.last_change.isoformat(),
-        "failed": status.failed,
+        "failed": node_titles(status.failed),
         "has_ended": status.has_ended,
     }
 
@@ -69,7 +70,7 @@ def _line(build: Build, status: BuildStatus) -> str:
     if not status.has_ended:
         parts.append("its last run has not ended")
     if status.failed:
-        parts.append(f"failed: {', '.join(status.failed)}")
+        parts.append(f"failed: {', '.join(node_titles(status.failed))}")
     return "  ".join(parts)
 
 
@@ -106,10 +107,11 @@ def publish(
 
 def _check_complete(build: str, status: BuildStatus) -> None:
     if status.failed:
+        failed = ", ".join(node_titles(status.failed))
         raise click.ClickException(
-            f"The build `{build}` was not published: {', '.join(status.failed)} failed or were "
-            f"skipped in its last run. Correct them and run dbt with ICEBERG_STREAM_BUILD="
-            f"{build} again, or publish it as it is with --force."
+            f"The build `{build}` was not published: {failed} failed, were skipped, or were not "
+            "reached by a run that was interrupted. Correct them and run dbt with "
+            f"ICEBERG_STREAM_BUILD={build} again, or publish it as it is with --force."
         )
     if not status.has_ended:
         raise click.ClickException(

@@ -115,6 +115,7 @@ class BuildHooks(metaclass=AdapterMeta):
             note,
             again if profile.rebuild_on_conflict else None,
             lambda: self.catalogs,
+            _selected,
         )
         # dbt asks the instance for its class of relations.
         self.Relation = staging_relation(self._identifier, self.Relation)
@@ -180,12 +181,7 @@ class BuildHooks(metaclass=AdapterMeta):
             )
         from dbt_common.clients.agate_helper import empty_table
 
-        if not self.build.settings.publishes:
-            logger.warning(
-                f"A hook calls a procedure for a table that the build `{self.build.name}` stages. "
-                f"It is not run. Run it after the build is published:\n{sql.strip()}"
-            )
-        self.build.defer(partial(self.execute, sql))
+        self.build.defer(partial(self.execute, sql), sql)
         return AdapterResponse("CALL after the build is published"), empty_table()
 
     @available.parse(lambda *a, **k: False)
@@ -282,6 +278,14 @@ def _is_retry() -> bool:
     """Return whether dbt retries a command, whose name and arguments it then has."""
     context = click.get_current_context(silent=True)
     return context is not None and context.command.name == "retry"
+
+
+def _selected() -> Iterable[str]:
+    """Return the unique ids of the nodes that dbt's command has selected."""
+    # No call that adapters get has them. `dbt retry` runs those that a record has as failed.
+    from dbt.selected_resources import SELECTED_RESOURCES
+
+    return () if _is_retry() else SELECTED_RESOURCES
 
 
 def listen(callback: Callable[[Any], None]) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from dbt.adapters.iceberg_stream.builds.build import Build, build_status
-from dbt.adapters.iceberg_stream.builds.names import staged_name
+from dbt.adapters.iceberg_stream.builds.names import node_titles, staged_name
 from dbt.adapters.iceberg_stream.builds.staged import (
     PUBLISHED_METADATA,
     StagedTable,
@@ -66,7 +66,7 @@ def _read(
         name=build.name,
         last_change_ms=None if status is None else int(status.last_change.timestamp() * 1000),
         has_ended=status is not None and status.has_ended,
-        failed=[] if status is None else status.failed,
+        failed=[] if status is None else node_titles(status.failed),
         tables=[one for _, one in pairs if isinstance(one, StagedChange)],
         views=[
             (name, one[1])

@@ -11,9 +11,14 @@
   create or replace view {{ relation.render() }}
   {{ iceberg_stream__get_view_columns_clause(sql) }}
   {{ iceberg_stream__get_relation_comment_clause() }}
-  {%- for name, value in adapter.view_properties(relation).items() %}
-  tblproperties ({{ iceberg_stream__sql_literal(name) }} = {{ iceberg_stream__sql_literal(value) }})
-  {%- endfor %}
+  {%- set properties = adapter.view_properties(relation) -%}
+  {%- if properties %}
+  tblproperties (
+    {%- for name, value in properties.items() %}
+    {{ iceberg_stream__sql_literal(name) }} = {{ iceberg_stream__sql_literal(value) }}{{ "," if not loop.last }}
+    {%- endfor %}
+  )
+  {%- endif %}
   as
   {{ sql }}
 {%- endmacro %}
