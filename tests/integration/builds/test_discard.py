@@ -17,8 +17,9 @@ from dbt.adapters.iceberg_stream.builds.build import (
     discard_in,
     get_build,
     list_builds,
-    record_run,
+    store_record,
 )
+from dbt.adapters.iceberg_stream.builds.commands import CommandRecord
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import staged_name
 from dbt.adapters.iceberg_stream.builds.publish import publish
@@ -46,11 +47,11 @@ from tests.integration.builds.staged_builds import (
 
 def record(lake: IcebergCatalog, build: Build) -> None:
     """Record the last command of a build, as dbt's commands do, in each namespace."""
-    run = {"at": "2026-11-27T00:00:00+00:00", "failed": [], "has_ended": True}
-    run["relations"] = sorted(build.relations)
+    relations = tuple(sorted(build.relations))
+    made = CommandRecord("c", "2026-11-27T00:00:00+00:00", True, relations=relations)
     for namespace in {name[0] for name in build.relations}:
         name = min(name for name in build.relations if name[0] == namespace)
-        record_run(lake, BUILD, name, build.relations[name], run)
+        store_record(lake, BUILD, name, build.relations[name], made)
 
 
 def two_schemas(lake: IcebergCatalog) -> Build:

@@ -179,7 +179,7 @@ def test_a_second_kill(lake: IcebergCatalog, second: str) -> None:
 
     def run(catalog: IcebergCatalog) -> None:
         settings = BuildSettings(BUILD, publishes=False, continues=True, keep=timedelta(days=1))
-        build = BuildRun(settings, lambda: catalog, lambda *_: None, lambda _: None)
+        build = BuildRun(settings, "c", lambda: catalog, lambda *_: None, lambda _: None)
         for name in ("viewed", "created"):
             build.stage(("s", name), "table", {})
 

@@ -1,7 +1,9 @@
-"""Relations that a command stages again."""
+"""Relations that a command stages again, and what commands of a build record."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from dbt.adapters.iceberg_stream.builds.publish import publish
 from dbt.adapters.iceberg_stream.builds.run import VIEW as VIEW_KIND
 from dbt.adapters.iceberg_stream.builds.run import BuildRun
 from dbt.adapters.iceberg_stream.builds.settings import BuildSettings
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from tests.unit.catalog.test_locations import VIEW
 from tests.unit.local_tables import NAME, make_catalog, make_table
 
@@ -30,7 +33,7 @@ def test_a_view_is_staged_again(tmp_path: Path, is_table: bool) -> None:
         with pytest.raises(BuildConflict, match="was created or changed by another writer"):
             publish(lake, "pr", [(NAME, VIEW_KIND)])
     settings = BuildSettings("pr", publishes=False, continues=True, keep=timedelta(days=1))
-    run = BuildRun(settings, lambda: lake, lambda *_: None, lambda _: None)
+    run = BuildRun(settings, "c", lambda: lake, lambda *_: None, lambda _: None)
     assert run.stage(NAME, VIEW_KIND, {})
     lake.put_view(staged, {**VIEW, "properties": dict(run.view_properties(NAME))})
     publish(lake, "pr", [(NAME, VIEW_KIND)])
@@ -49,7 +52,7 @@ def test_the_builds_of_others_do_not_fail_a_published_run(
     monkeypatch.setattr("dbt.adapters.iceberg_stream.builds.build.discard_abandoned", gone)
     lake = make_catalog(tmp_path)
     settings = BuildSettings("pr", publishes=True, continues=False, keep=timedelta(days=1))
-    run = BuildRun(settings, lambda: lake, lambda *_: None, lambda _: None)
+    run = BuildRun(settings, "c", lambda: lake, lambda *_: None, lambda _: None)
     assert run.stage(NAME, VIEW_KIND, {}) is False
     lake.put_view(staged_name(NAME, "pr"), VIEW)
     run.on_event(ended("v", "success"))
@@ -66,25 +69,123 @@ def ended(node: str, status: str) -> SimpleNamespace:
     return SimpleNamespace(info=SimpleNamespace(name="NodeFinished"), data=data)
 
 
-def test_a_failure_lasts_until_the_node_succeeds(tmp_path: Path) -> None:
-    lake = make_catalog(tmp_path)
-    lake.put_view(staged_name(NAME, "pr"), VIEW)
-    settings = BuildSettings("pr", publishes=False, continues=True, keep=timedelta(days=1))
+def started(node: str) -> SimpleNamespace:
+    """dbt's event of a node that begins."""
+    return SimpleNamespace(
+        info=SimpleNamespace(name="NodeStart"),
+        data=SimpleNamespace(node_info=SimpleNamespace(unique_id=f"model.test.{node}")),
+    )
 
-    def command(**statuses: str) -> list[str]:
-        run = BuildRun(settings, lambda: lake, lambda *_: None, lambda _: None)
+
+@dataclass
+class Commands:
+    """Commands of a named build that has a view."""
+
+    lake: IcebergCatalog
+    project: tuple[str, ...] = ()
+    count: int = 0
+
+    def begin(self, *nodes: str) -> BuildRun:
+        """A command that has begun its first node."""
+        self.count += 1
+        settings = BuildSettings("pr", publishes=False, continues=True, keep=timedelta(days=1))
+        ids = [[f"model.test.{node}" for node in all_] for all_ in (nodes, self.project)]
+        run = BuildRun(
+            settings,
+            f"c{self.count}",
+            lambda: self.lake,
+            lambda *_: None,
+            lambda _: None,
+            nodes=lambda: (ids[0], ids[1]),
+        )
+        run.on_event(started(nodes[0]))
+        return run
+
+    def end(self, run: BuildRun, **statuses: str) -> None:
         for node, status in statuses.items():
             run.on_event(ended(node, status))
         run.finish()
-        return node_titles(load_status(lake, get_build(lake, "pr")).failed)
+        run.raise_error()
 
-    assert command(a="success", test_a="fail", b="skipped") == ["test_a", "b"]
-    assert command(c="success") == ["test_a", "b"]
-    assert command(b="success", c="error") == ["test_a", "c"]
-    assert command(test_a="pass", c="success") == []
-    versions = {"a.v1": "error", "a.v2": "success"}
-    assert command(**versions) == ["a.v1"]
+    def whole(self, **statuses: str) -> list[str]:
+        self.end(self.begin(*statuses), **statuses)
+        return self.failed()
+
+    def failed(self) -> list[str]:
+        return sorted(node_titles(load_status(self.lake, get_build(self.lake, "pr")).failed))
+
+    @property
+    def have_ended(self) -> bool:
+        return load_status(self.lake, get_build(self.lake, "pr")).has_ended
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[Commands]:
+    lake = make_catalog(tmp_path)
+    lake.put_view(staged_name(NAME, "pr"), VIEW)
+    yield Commands(lake)
     lake.close()
+
+
+def test_a_failure_lasts_until_the_node_succeeds(commands: Commands) -> None:
+    assert commands.whole(a="success", test_a="fail", b="skipped") == ["b", "test_a"]
+    assert commands.whole(c="success") == ["b", "test_a"]
+    assert commands.whole(b="success", c="error") == ["c", "test_a"]
+    assert commands.whole(test_a="pass", c="success") == []
+    # Of two versions of a model one succeeds.
+    assert commands.whole(**{"d.v1": "error", "d.v2": "success"}) == ["d.v1"]
+    assert commands.whole(**{"d.v2": "success"}) == ["d.v1"]
+
+
+def test_a_command_that_is_killed(commands: Commands) -> None:
+    commands.begin("a", "b")
+    assert not commands.have_ended
+    assert commands.whole(c="success") == []
+    assert not commands.have_ended
+    assert commands.whole(a="success") == []
+    assert not commands.have_ended
+    assert commands.whole(b="success") == []
+    assert commands.have_ended
+
+
+def test_two_commands_at_once(commands: Commands) -> None:
+    first, second = commands.begin("a", "b"), commands.begin("c")
+    commands.end(first, a="success", b="success")
+    assert (commands.failed(), commands.have_ended) == ([], False)
+    commands.end(second, c="success")
+    assert (commands.failed(), commands.have_ended) == ([], True)
+    first, second = commands.begin("a", "b"), commands.begin("c")
+    commands.end(second, c="error")
+    commands.end(first, a="success", b="success")
+    assert (commands.failed(), commands.have_ended) == (["c"], True)
+
+
+def test_batches_of_a_model(commands: Commands) -> None:
+    """dbt's events of batches have the id of their model."""
+    run = commands.begin("a", "b")
+    for _ in range(2):
+        run.on_event(started("a"))
+        run.on_event(ended("a", "success"))
+    run.interrupt()
+    commands.whole(b="success")
+    assert not commands.have_ended
+    assert commands.whole(a="success") == []
+    assert commands.have_ended
+
+
+def test_nodes_that_the_project_has_no_more(commands: Commands) -> None:
+    commands.project = ("a", "b", "c")
+    assert commands.whole(a="success", b="error") == ["b"]
+    commands.begin("c")
+    commands.project = ("a",)
+    assert commands.whole(a="success") == []
+    assert commands.have_ended
+
+
+def test_not_reached_after_a_failure(commands: Commands) -> None:
+    run = commands.begin("a", "b", "c")
+    commands.end(run, a="error")
+    assert (commands.failed(), commands.have_ended) == (["a", "b", "c"], True)
 
 
 def test_titles_of_nodes() -> None:
@@ -100,7 +201,7 @@ def test_what_runs_after_the_publication(tmp_path: Path) -> None:
     def raises(*_: object) -> None:
         raise BuildError("the hook raises")
 
-    run = BuildRun(settings, lambda: lake, raises, lambda _: None)
+    run = BuildRun(settings, "c", lambda: lake, raises, lambda _: None)
     run.stage(NAME, VIEW_KIND, {})
     assert run.waits(f"call lake.system.rewrite_data_files(table => '{'.'.join(NAME)}')")
     assert not run.waits("call lake.system.rewrite_data_files('s.another')")

@@ -12,7 +12,8 @@ from typing import Any
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table.snapshots import Operation
 
-from dbt.adapters.iceberg_stream.builds.build import record_run
+from dbt.adapters.iceberg_stream.builds.build import store_record
+from dbt.adapters.iceberg_stream.builds.commands import CommandRecord
 from dbt.adapters.iceberg_stream.builds.names import staged_name
 from dbt.adapters.iceberg_stream.builds.publish import publish
 from dbt.adapters.iceberg_stream.builds.staged import stage_table
@@ -108,8 +109,8 @@ def fill_builds(lake: IcebergCatalog) -> None:
     stage_table(lake, orders, "pr-42", {})
     append(lake, staged_name(orders, "pr-42"), 7)
     stage_table(lake, ("s", "failed"), "pr-42", {})
-    run = {"at": "2026-11-23", "failed": ["failed", HOSTILE], "has_ended": True}
-    record_run(lake, "pr-42", orders, "table", run)
+    record = CommandRecord("c", "2026-11-23", True, failed=("model.shop.failed", HOSTILE))
+    store_record(lake, "pr-42", orders, "table", record)
 
 
 def model(name: str, *parents: str, **fields: Any) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField
 
-from dbt.adapters.iceberg_stream.builds.build import get_build, record_run
+from dbt.adapters.iceberg_stream.builds.build import get_build, store_record
+from dbt.adapters.iceberg_stream.builds.commands import CommandRecord
 from dbt.adapters.iceberg_stream.builds.names import staged_name
 from dbt.adapters.iceberg_stream.builds.publish import publish
 from dbt.adapters.iceberg_stream.builds.staged import stage_table
@@ -146,16 +147,16 @@ def test_a_new_table_and_one_that_is_not_built(lake: IcebergCatalog) -> None:
 
 
 def test_the_last_command(orders: IcebergCatalog) -> None:
-    run = {"at": "2026-11-23T00:00:00", "failed": [], "has_ended": False}
-    record_run(orders, "pr-42", ORDERS, "table", run)
-    assert "The last command still runs, or was interrupted." in words(orders)
-    failed = {**run, "at": "2026-11-24T00:00:00", "failed": ["orders", HOSTILE], "has_ended": True}
-    record_run(orders, "pr-42", ORDERS, "table", failed)
+    run = CommandRecord("c", "2026-11-23T00:00:00", False, planned=("model.shop.orders",))
+    store_record(orders, "pr-42", ORDERS, "table", run)
+    assert "A command still runs, or was interrupted." in words(orders)
+    failed = replace(run, has_ended=True, failed=("model.shop.orders", HOSTILE), planned=())
+    store_record(orders, "pr-42", ORDERS, "table", failed)
     build = only_build(orders)
     assert (build.has_ended, build.failed) == (True, ["orders", HOSTILE])
-    assert f"Failed or skipped in the last command: orders, {HOSTILE}." in words(orders)
-    record_run(orders, "pr-42", ORDERS, "table", {**failed, "failed": []})
-    assert "Nothing failed in the last command." in words(orders)
+    assert f"Failed or skipped: orders, {HOSTILE}." in words(orders)
+    store_record(orders, "pr-42", ORDERS, "table", replace(failed, failed=()))
+    assert "Nothing failed." in words(orders)
 
 
 def test_staged_tables_are_no_tables_of_the_page(orders: IcebergCatalog) -> None:
@@ -187,7 +188,7 @@ def test_relations_that_the_catalog_refuses(
 @pytest.mark.parametrize(
     "damage",
     [
-        {"properties": {"iceberg-stream.build.last-run": "no JSON", "iceberg-stream.build": "p"}},
+        {"properties": {"iceberg-stream.build.command.c": "no JSON", "iceberg-stream.build": "p"}},
         {"snapshots": 7},
         {"refs": [1]},
     ],

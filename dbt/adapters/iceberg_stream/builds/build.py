@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 from pyiceberg.table.update import SetPropertiesUpdate
 
+from dbt.adapters.iceberg_stream.builds.commands import (
+    CommandRecord,
+    command_records,
+    has_ended,
+    record_properties,
+    unresolved,
+)
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_name
 from dbt.adapters.iceberg_stream.builds.publish import PARALLEL
 from dbt.adapters.iceberg_stream.builds.replaced import put_back, restore
 from dbt.adapters.iceberg_stream.builds.staged import (
-    LAST_RUN,
     StagedTable,
-    latest_run,
     load_staged,
     plan_discards,
 )
@@ -48,17 +51,15 @@ class BuildStatus:
 
     Attributes:
         last_change: when a relation was last staged or changed (UTC).
-        failed: unique ids of the nodes that failed or were skipped, and have not succeeded since.
-        has_ended: whether the last command that staged tables has ended; False if it still runs or
-            was interrupted.
-        planned: unique ids of the nodes that it had not run when it recorded its state; empty if
-            it has ended.
+        failed: unique ids of the nodes that failed or were skipped in a command of the build, and
+            have not succeeded since.
+        has_ended: whether all commands have ended; False if one still runs, or was interrupted
+            and no other one has run its nodes.
     """
 
     last_change: datetime
     failed: list[str]
     has_ended: bool
-    planned: list[str]
 
 
 def list_builds(catalog: IcebergCatalog, namespaces: Iterable[str] | None = None) -> list[Build]:
@@ -152,18 +153,26 @@ def build_status(relations: Iterable[Metadata]) -> BuildStatus | None:
     relations = list(relations)
     if not relations:
         return None
-    last = latest_run(relations)
+    records = command_records(relations)
+    failed, planned = unresolved(records)
     change = datetime.fromtimestamp(max(map(last_change_ms, relations)) / 1000, tz=timezone.utc)
-    return BuildStatus(
-        change,
-        list(last.get("failed") or []),
-        bool(last.get("has_ended", True)),
-        list(last.get("planned") or []),
-    )
+    return BuildStatus(change, failed, has_ended(records, planned))
 
 
-def record_run(
-    catalog: IcebergCatalog, build: str, name: Name, kind: str, run: Mapping[str, Any]
+def load_records(catalog: IcebergCatalog, build: Build) -> list[CommandRecord]:
+    """Load the records of a build's commands, oldest first.
+
+    Args:
+        catalog: the catalog.
+        build: the build.
+    """
+    names = [staged_name(name, build.name) for name in build.relations]
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        return command_records(m for m in pool.map(catalog.metadata, names) if m is not None)
+
+
+def store_record(
+    catalog: IcebergCatalog, build: str, name: Name, kind: str, record: CommandRecord
 ) -> None:
     """Record the state of a command with a staged relation, for `publish` by another process.
 
@@ -172,14 +181,12 @@ def record_run(
         build: name of the build.
         name: published name of any relation of the build.
         kind: `table` or `view`.
-        run: `at` (ISO 8601), `failed`, `has_ended` and `planned` as in `BuildStatus`, and
-            `relations`, the published names of all relations of the build, by which `publish`
-            knows that it is whole.
+        record: of the command.
 
     Raises:
         CatalogError: the catalog refuses.
     """
-    properties = {LAST_RUN: json.dumps(run)}
+    properties = record.as_property()
     if kind == "table":
         if (staged := load_staged(catalog, name, build)) is not None:
             catalog.commit(staged.table, (), (SetPropertiesUpdate(updates=properties),))
@@ -191,7 +198,7 @@ def record_run(
 def discard(catalog: IcebergCatalog, build: Build, catalogs: Catalogs | None = None) -> None:
     """Drop all staged relations of a build, with the files that only they have.
 
-    Those that have the record of its last command are dropped last, so that `publish` refuses what
+    Those that have records of its commands are dropped last, so that `publish` refuses what
     an interrupted `discard` leaves. `publish` at the same time publishes all or nothing: it cannot
     commit once a staged table is dropped, and what it has committed before keeps its files.
 
@@ -205,7 +212,7 @@ def discard(catalog: IcebergCatalog, build: Build, catalogs: Catalogs | None = N
         CatalogError: the catalog refuses.
     """
     tables = {staged.name: staged for staged in build_tables(catalog, build)}
-    recorded = {name for name, staged in tables.items() if LAST_RUN in staged.properties}
+    recorded = {name for name, staged in tables.items() if record_properties(staged.metadata)}
     drops = dict(zip(tables, plan_discards(list(tables.values())), strict=True))
 
     def drop(relation: tuple[Name, str]) -> None:

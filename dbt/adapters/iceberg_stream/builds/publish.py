@@ -19,6 +19,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from dbt.adapters.iceberg_stream.builds.commands import command_records, without_relations
 from dbt.adapters.iceberg_stream.builds.comparison import (
     appended_files,
     foreign_change,
@@ -37,10 +38,8 @@ from dbt.adapters.iceberg_stream.builds.replaced import (
 )
 from dbt.adapters.iceberg_stream.builds.staged import (
     BUILD,
-    LAST_RUN,
     PUBLISHED_AS,
     StagedTable,
-    latest_run,
     load_staged,
     metadata_files,
     plan_discards,
@@ -198,7 +197,8 @@ def _check_whole(
     """Check that all relations of a build are staged, as far as its last command recorded them."""
     staged = {table.name for table in tables} | {n for n, view in views.items() if view is not None}
     metadata = [*(table.metadata for table in tables), *filter(None, views.values())]
-    recorded = {(name[0], name[1]) for name in latest_run(metadata).get("relations") or []}
+    records = command_records(metadata)
+    recorded = set(records[-1].relations if records else ())
     if missing := sorted((recorded | {name for name, _ in relations}) - staged):
         if not recorded:
             raise _gone(build)
@@ -216,25 +216,20 @@ def _forget_relations(
     views: Mapping[Name, Metadata | None],
     build: str,
 ) -> None:
-    """Remove the list of relations from the record: they are published, and dropped one by one."""
+    """Remove the list of relations from records: they are published, and dropped one by one."""
     for staged in tables:
-        if _without_relations(staged.metadata) is None:
+        if not without_relations(staged.metadata):
             continue
         # The commit that has published it has changed it.
         now = load_staged(catalog, staged.name, build)
-        if now is not None and (run := _without_relations(now.metadata)) is not None:
+        if now is not None and (records := without_relations(now.metadata)):
             # Who changes it now has another record, or drops it.
             with suppress(CommitConflict):
-                catalog.commit(now.table, (), (SetPropertiesUpdate(updates={LAST_RUN: run}),))
+                catalog.commit(now.table, (), (SetPropertiesUpdate(updates=records),))
     for name, metadata in views.items():
-        if metadata is not None and (run := _without_relations(metadata)) is not None:
+        if metadata is not None and (records := without_relations(metadata)):
             with suppress(CommitConflict):
-                catalog.set_view_properties(staged_name(name, build), {LAST_RUN: run})
-
-
-def _without_relations(metadata: Metadata) -> str | None:
-    run = json.loads((metadata.get("properties") or {}).get(LAST_RUN, "{}"))
-    return json.dumps(run) if run.pop("relations", None) else None
+                catalog.set_view_properties(staged_name(name, build), records)
 
 
 def _check_built(build: str, tables: Sequence[StagedTable]) -> None:

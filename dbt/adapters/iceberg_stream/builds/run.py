@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from dbt_common.exceptions import DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.builds.commands import (
+    CommandRecord,
+    record_properties,
+    unresolved,
+)
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
 from dbt.adapters.iceberg_stream.builds.names import (
     node_titles,
@@ -19,6 +23,7 @@ from dbt.adapters.iceberg_stream.builds.names import (
     staged_identifier,
     staged_name,
 )
+from dbt.adapters.iceberg_stream.builds.nodes import HOOK, CommandNodes
 from dbt.adapters.iceberg_stream.builds.settings import BuildSettings
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, one_catalog
@@ -31,10 +36,6 @@ if TYPE_CHECKING:
 
 logger = Logger()
 
-# Statuses after which a build is not published.
-FAILURES = {"error", "fail", "skipped", "runtime error", "partial success"}
-# Nodes that dbt skips without a failure.
-UNCHECKED = ("exposure.", "saved_query.")
 # How often a run builds models again whose published tables change meanwhile.
 REBUILDS = 3
 TABLE, VIEW = "table", "view"
@@ -45,6 +46,7 @@ class BuildRun:
 
     Args:
         settings: the build.
+        command: dbt's id of the command.
         catalog: returns the profile's catalog.
         on_published: is called after the build is published, with its tables and their snapshots,
             and with its views.
@@ -53,26 +55,28 @@ class BuildRun:
             of the build; None if a conflict with another writer is an error.
         catalogs: returns the profile's catalogs, whose tables may reference files of the build;
             only that of `catalog` by default.
-        selected: returns the unique ids of all nodes that the command is to run; none by default.
+        nodes: returns the unique ids of all nodes that the command is to run, and of all nodes of
+            the project; none by default.
     """
 
     def __init__(
         self,
         settings: BuildSettings,
+        command: str,
         catalog: Callable[[], IcebergCatalog],
         on_published: Callable[[Mapping[Name, int], Iterable[Name]], None],
         note: Callable[[bool], None],
         rebuild: Callable[[Collection[Name], Collection[Name]], None] | None = None,
         catalogs: Callable[[], Catalogs] | None = None,
-        selected: Callable[[], Iterable[str]] = tuple,
+        nodes: Callable[[], tuple[Collection[str], Collection[str]]] = lambda: ((), ()),
     ) -> None:
         self.settings = settings
+        self._nodes = CommandNodes(command, nodes)
         self._catalog = catalog
         self._on_published = on_published
         self._note = note
         self._rebuild = rebuild
         self._catalogs = catalogs or (lambda: one_catalog(catalog()))
-        self._selected = selected
         self._relations: dict[Name, str] = {}
         self._loaded: set[str] = set()
         self._built: set[Name] = set()
@@ -82,11 +86,8 @@ class BuildRun:
         self._lock = threading.RLock()
         # The staged relations that have the record of this command.
         self._recorded: dict[Name, str] = {}
-        # Unique ids of nodes: those that failed, in this command and in earlier ones of the build.
-        self._failed: list[str] = []
-        self._failed_before: list[str] | None = None
-        self._succeeded: set[str] = set()
-        self._ended: set[str] = set()
+        # Records of commands that a staged view has, and that its next version must have.
+        self._kept: dict[Name, dict[str, str]] = {}
         self._error: Exception | None = None
         self._deferred: list[Callable[[], object]] = []
         self._calls: list[str] = []
@@ -157,7 +158,7 @@ class BuildRun:
                 self._built.add(name)
                 if not self._recorded and kind == TABLE:
                     self._recorded[name] = kind
-                    self._record(has_ended=False)
+                    self._store(self._nodes.record(has_ended=False))
             return exists
 
     def _stage_table(
@@ -165,10 +166,12 @@ class BuildRun:
     ) -> bool:
         from dbt.adapters.iceberg_stream.builds.staged import stage_table
 
+        records = None
         if existing == VIEW:
+            records = record_properties(catalog.metadata(staged_name(name, self.name)))
             catalog.unregister(staged_name(name, self.name))
         continues, catalogs = self.settings.continues, self._catalogs()
-        return stage_table(catalog, name, self.name, properties, continues, catalogs)
+        return stage_table(catalog, name, self.name, properties, continues, catalogs, records)
 
     def _stage_view(
         self, catalog: IcebergCatalog, name: Name, existing: str | None, _: Any
@@ -176,6 +179,8 @@ class BuildRun:
         from dbt.adapters.iceberg_stream.builds.staged import load_staged, plan_discards, record
         from dbt.adapters.iceberg_stream.tables.drop import run_drops
 
+        if existing is not None:
+            self._kept[name] = record_properties(catalog.metadata(staged_name(name, self.name)))
         if existing == TABLE and (staged := load_staged(catalog, name, self.name)) is not None:
             run_drops(catalog, plan_discards([staged]), self._catalogs())
         # Of a view in its place nothing is lost.
@@ -189,13 +194,16 @@ class BuildRun:
         Args:
             name: its published name.
         """
-        from dbt.adapters.iceberg_stream.builds.staged import LAST_RUN, REPLACES
+        from dbt.adapters.iceberg_stream.builds.staged import REPLACES
 
         if name not in self._records:
             return {}
-        # There may be no table to record the state with.
-        state = json.dumps(self._state(has_ended=False))
-        return {REPLACES: self._records[name], LAST_RUN: state}
+        with self._lock:
+            is_first = not self._recorded
+            if is_first:
+                self._recorded[name] = VIEW
+        own = self._nodes.record(has_ended=False).as_property() if is_first else {}
+        return {REPLACES: self._records[name], **self._kept.get(name, {}), **own}
 
     def _put_back(self, catalog: IcebergCatalog, name: Name) -> None:
         """Put back what an interrupted `publish` has dropped for a relation."""
@@ -280,19 +288,23 @@ class BuildRun:
 
     def on_event(self, message: Any) -> None:
         """Follow dbt's events: which nodes failed, and whether the command ends with an error."""
-        if message.info.name == "NodeFinished":
-            self._end_node(message.data.node_info.unique_id, message.data.run_result.status)
+        if message.info.name == "NodeStart":
+            if self._nodes.begin(message.data.node_info.unique_id) and self.settings.continues:
+                self._record_start()
+        elif message.info.name == "NodeFinished":
+            self._nodes.end(message.data.node_info.unique_id, message.data.run_result.status)
         elif message.info.name == "LogHookEndLine":
-            self._end_node(f"operation.hook.{message.data.statement}", message.data.status)
+            self._nodes.end(f"{HOOK}{message.data.statement}", message.data.status)
         elif _results_written(message):
             self.raise_error()
 
-    def _end_node(self, unique_id: str, status: str) -> None:
-        self._ended.add(unique_id)
-        if status not in FAILURES:
-            self._succeeded.add(unique_id)
-        elif not unique_id.startswith(UNCHECKED):
-            self._failed.append(unique_id)
+    def _record_start(self) -> None:
+        """Record the start of a command that may stage nothing, such as `dbt test`."""
+        with self._lock:
+            relations = {} if self._recorded else self._all_relations()
+            self._recorded.update(sorted(relations.items())[:1])
+            if self._recorded:
+                self._store(self._nodes.record(has_ended=False))
 
     def raise_error(self) -> None:
         """Raise the error of `finish`, after dbt has written its results; dbt then fails.
@@ -309,11 +321,12 @@ class BuildRun:
 
         Errors are kept for `raise_error`.
         """
-        if all(node.startswith("operation.") for node in self._ended):
+        if not self._nodes.have_run:
             return  # such as `dbt run-operation`, or a selection without nodes
         try:
             self._finish()
         except (DbtRuntimeError, OSError) as error:
+            self._warn_of_calls()
             self._error = error
 
     def interrupt(self, event: str = "was interrupted") -> None:
@@ -322,9 +335,11 @@ class BuildRun:
         Args:
             event: what happened to the run.
         """
+        self._warn_of_calls()
+        if self._recorded:
+            self._store(self._nodes.record(False, self._others()))
         if self._built:
             self._note(True)
-            self._record(has_ended=False)
             logger.warning(
                 f"The build `{self.name}` was not published, because the run {event}. "
                 f"Its staged relations stay. Run the same command again with "
@@ -336,15 +351,13 @@ class BuildRun:
         relations = self._all_relations()
         if not relations:
             return
-        failed = self._all_failed()
-        if self.settings.publishes and not failed:
+        others = self._others()
+        record = self._nodes.record(True, others, relations)
+        failed, planned = unresolved([*others, record])
+        if self.settings.publishes and not failed and not planned:
             self._publish(relations)
             return
-        if self._calls:
-            logger.warning(
-                f"Hooks call procedures for tables that the build `{self.name}` stages. They were "
-                "not run. Run them after the build is published:\n" + ";\n".join(self._calls)
-            )
+        self._warn_of_calls()
         # Also of a command that has staged nothing, such as a retry of tests.
         self._note(False)
         # One of each namespace: another command may drop a namespace.
@@ -353,7 +366,7 @@ class BuildRun:
             if name[0] not in namespaces:
                 namespaces.add(name[0])
                 self._recorded[name] = kind
-        self._record(has_ended=True, relations=relations)
+        self._store(record)
         one = len(relations) == 1
         count = "one staged relation" if one else f"{len(relations)} staged relations"
         if failed:
@@ -421,50 +434,37 @@ class BuildRun:
                 self._rebuild(conflict.names, relations)
         raise AssertionError("the last conflict is raised")
 
-    def _record(self, has_ended: bool, relations: Iterable[Name] = ()) -> None:
-        from dbt.adapters.iceberg_stream.builds.build import record_run
+    def _warn_of_calls(self) -> None:
+        if self._calls:
+            logger.warning(
+                f"Hooks call procedures for tables that the build `{self.name}` stages. They were "
+                "not run. Run them after the build is published:\n" + ";\n".join(self._calls)
+            )
+            self._calls.clear()
 
-        run = self._state(has_ended)
-        if relations:
-            run["relations"] = sorted(relations)
+    def _others(self) -> list[CommandRecord]:
+        """Return the records of the other commands of the build."""
+        from dbt.adapters.iceberg_stream.builds.build import list_builds, load_records
+
+        if not self.settings.continues:
+            return []
+        builds = {build.name: build for build in list_builds(self._catalog())}
+        if self.name not in builds:
+            return []  # it has staged nothing yet, or another process has published it
+        records = load_records(self._catalog(), builds[self.name])
+        return [record for record in records if record.command != self._nodes.command]
+
+    def _store(self, record: CommandRecord) -> None:
+        from dbt.adapters.iceberg_stream.builds.build import store_record
+
         try:
             for name, kind in self._recorded.items():
-                record_run(self._catalog(), self.name, name, kind, run)
+                store_record(self._catalog(), self.name, name, kind, record)
         except CatalogError as error:
             logger.warning(
                 f"The catalog refused to store in the build `{self.name}` whether this run ended "
                 f"well, so `iceberg-stream publish` does not check it: {error}"
             )
-
-    def _state(self, has_ended: bool) -> dict[str, Any]:
-        failed, planned = self._all_failed(), self._planned()
-        if has_ended:
-            # Those that `--fail-fast` has kept from running.
-            failed, planned = [*failed, *planned], []
-        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        return {"at": at, "failed": failed, "has_ended": has_ended, "planned": planned}
-
-    def _all_failed(self) -> list[str]:
-        """Return the nodes that failed, in any command of the build, and not succeeded since."""
-        if self._failed_before is None:
-            self._failed_before = self._read_failed() if self.settings.continues else []
-        before = [node for node in self._failed_before if node not in self._succeeded]
-        return list(dict.fromkeys([*before, *self._failed]))
-
-    def _planned(self) -> list[str]:
-        """Return the nodes of this command that have not ended."""
-        planned = set(self._selected()) - self._ended
-        return sorted(node for node in planned if not node.startswith(UNCHECKED))
-
-    def _read_failed(self) -> list[str]:
-        from dbt.adapters.iceberg_stream.builds.build import list_builds, load_status
-
-        builds = {build.name: build for build in list_builds(self._catalog())}
-        try:
-            status = load_status(self._catalog(), builds[self.name])
-            return [*status.failed, *status.planned]
-        except (KeyError, BuildError):
-            return []  # it has staged nothing yet, or another process has published it
 
     def _all_relations(self) -> dict[Name, str]:
         from dbt.adapters.iceberg_stream.builds.build import list_builds

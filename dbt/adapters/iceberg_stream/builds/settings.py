@@ -17,6 +17,8 @@ IMMEDIATELY, ATOMIC = "immediately", "atomic"
 PUBLISH_CHOICES = (IMMEDIATELY, ATOMIC)
 # Variables of `--vars`; the environment has them in upper case.
 PUBLISH, BUILD = "iceberg_stream_publish", "iceberg_stream_build"
+# Statuses of nodes that `dbt retry` runs again.
+RETRIED = {"error", "fail", "skipped", "runtime error", "partial success"}
 STATE_FILE = "iceberg_stream_build.json"
 
 
@@ -113,3 +115,16 @@ def retried_settings(target: Path, keep: timedelta) -> BuildSettings | None:
             f"{state['build']}`; or give it up with `iceberg-stream discard {state['build']}`."
         )
     return BuildSettings(state["build"], bool(state["publishes"]), True, keep)
+
+
+def retried_nodes(target: Path) -> list[str]:
+    """Return the unique ids of the nodes that `dbt retry` runs: those that have failed.
+
+    Args:
+        target: dbt's target folder.
+    """
+    try:
+        results = json.loads((target / "run_results.json").read_text())["results"]
+    except FileNotFoundError:
+        return []
+    return [result["unique_id"] for result in results if result["status"] in RETRIED]

@@ -7,11 +7,12 @@ Spark cannot `create or replace` on a branch. A staged table can change in every
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from dbt.adapters.iceberg_stream.builds.commands import record_properties
 from dbt.adapters.iceberg_stream.builds.names import staged_name
 from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
@@ -37,8 +38,6 @@ REPLACES = f"{BUILD}.replaces"
 DROPPED = f"{BUILD}.dropped"
 # Property of a staged table: the snapshot that it is published as, and what it was like then.
 PUBLISHED_AS = f"{BUILD}.published-as"
-# The state of the last command that built or tested relations of the build.
-LAST_RUN = f"{BUILD}.last-run"
 # Fields of table metadata that change with rows, columns or layout.
 VERSIONED = (
     *("format-version", "last-sequence-number", "current-schema-id", "last-column-id"),
@@ -142,17 +141,6 @@ class StagedTable:
         return [s for s in snapshots if s["snapshot-id"] not in base_ids]
 
 
-def latest_run(relations: Iterable[Metadata]) -> Mapping[str, Any]:
-    """Return the record of the last command of a build; empty if there is none.
-
-    Args:
-        relations: metadata of staged tables and views.
-    """
-    properties = [metadata.get("properties") or {} for metadata in relations]
-    runs: list[dict[str, Any]] = [json.loads(p[LAST_RUN]) for p in properties if LAST_RUN in p]
-    return max(runs, key=lambda run: run["at"], default={})
-
-
 def versions(metadata: Metadata) -> tuple[Any, ...]:
     """Return what changes whenever rows, columns or layout of a table change.
 
@@ -229,6 +217,7 @@ def stage_table(
     properties: Mapping[str, str],
     continues: bool = True,
     catalogs: Catalogs | None = None,
+    records: Mapping[str, str] | None = None,
 ) -> bool:
     """Stage a table, unless the build has staged it from the current published table before.
 
@@ -239,6 +228,7 @@ def stage_table(
         properties: properties of a new table that cannot be changed later.
         continues: whether the build may have staged it before.
         catalogs: those of the profile, whose tables may reference files of an earlier staged one.
+        records: of commands, which the staged table gets; by default those of an earlier one.
 
     Returns:
         Whether the staged table has columns: False for one that is new.
@@ -255,20 +245,22 @@ def stage_table(
         if is_current and not staged.is_recreated and staged.was_staged_from(published):
             return not staged.is_empty
         run_drops(catalog, plan_discards([staged]), catalogs)
+        records = record_properties(staged.metadata)
     origin = published or _new_table(catalog, name, properties)
     location = next_location(origin)
     metadata = _clone(origin.metadata, location, build, published, view)
+    metadata["properties"] |= records or {}
     write_new(origin.io, location, json.dumps(metadata).encode())
     try:
         catalog.register(staged_name(name, build), location)
     except CommitConflict:
         # Another process of this build was faster.
         origin.io.delete(location)
-        return stage_table(catalog, name, build, properties, catalogs=catalogs)
+        return stage_table(catalog, name, build, properties, catalogs=catalogs, records=records)
     if published is not None and not _has_all_files(catalog.load(name), published):
         catalog.unregister(staged_name(name, build))
         origin.io.delete(location)
-        return stage_table(catalog, name, build, properties, catalogs=catalogs)
+        return stage_table(catalog, name, build, properties, catalogs=catalogs, records=records)
     return published is not None
 
 

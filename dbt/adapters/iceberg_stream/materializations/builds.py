@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.builds.run import TABLE, VIEW, BuildRun
 from dbt.adapters.iceberg_stream.builds.settings import (
     IMMEDIATELY,
     build_settings,
+    retried_nodes,
     retried_settings,
     write_state,
 )
@@ -110,12 +111,13 @@ class BuildHooks(metaclass=AdapterMeta):
         again = partial(rebuild, settings.name, getattr(self.config, "args", None), target)
         self.build = BuildRun(
             settings,
+            invocation_id,
             lambda: self.catalog,
             on_published,
             note,
             again if profile.rebuild_on_conflict else None,
             lambda: self.catalogs,
-            _selected,
+            partial(_nodes, retried_nodes(target) if _is_retry() else None),
         )
         # dbt asks the instance for its class of relations.
         self.Relation = staging_relation(self._identifier, self.Relation)
@@ -280,12 +282,19 @@ def _is_retry() -> bool:
     return context is not None and context.command.name == "retry"
 
 
-def _selected() -> Iterable[str]:
-    """Return the unique ids of the nodes that dbt's command has selected."""
-    # No call that adapters get has them. `dbt retry` runs those that a record has as failed.
+def _nodes(retried: Collection[str] | None) -> tuple[Collection[str], Collection[str]]:
+    """Return the nodes that dbt's command is to run, and all of the project, by unique ids.
+
+    Args:
+        retried: what `dbt retry` runs; None if the command is another one.
+    """
+    # No call that adapters get has them.
     from dbt.selected_resources import SELECTED_RESOURCES
 
-    return () if _is_retry() else SELECTED_RESOURCES
+    context = click.get_current_context(silent=True)
+    manifest = (context.obj or {}).get("manifest") if context is not None else None
+    known = manifest and [*manifest.nodes, *manifest.unit_tests, *manifest.functions]
+    return (SELECTED_RESOURCES if retried is None else retried), known or []
 
 
 def listen(callback: Callable[[Any], None]) -> None:

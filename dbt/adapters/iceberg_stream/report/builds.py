@@ -61,7 +61,7 @@ def _read(
         status = build_status(metadata for metadata, _ in pairs)
     except ERRORS as error:
         status = None
-        unreadable[f"the last command of {build.name}"] = why_unreadable(error)
+        unreadable[f"the commands of {build.name}"] = why_unreadable(error)
     return StagedBuild(
         name=build.name,
         last_change_ms=None if status is None else int(status.last_change.timestamp() * 1000),

@@ -152,8 +152,8 @@ class StagedBuild:
         name: its name.
         last_change_ms: when a relation was last staged or changed, in milliseconds since 1970;
             None if none can be read.
-        has_ended: whether the last command has ended; False if it still runs or was interrupted.
-        failed: nodes that failed or were skipped in the last command.
+        has_ended: whether all commands have ended; False if one still runs or was interrupted.
+        failed: nodes that failed or were skipped, and have not succeeded since.
         tables: sorted by name.
         views: published names, and the result of `view_change`.
         unreadable: errors by the published name of a table or view.
