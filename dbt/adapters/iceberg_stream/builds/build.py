@@ -55,11 +55,13 @@ class BuildStatus:
             have not succeeded since.
         has_ended: whether all commands have ended; False if one still runs, or was interrupted
             and no other one has run its nodes.
+        planned: unique ids of the nodes that such a command has not run, as far as it is known.
     """
 
     last_change: datetime
     failed: list[str]
     has_ended: bool
+    planned: list[str]
 
 
 def list_builds(catalog: IcebergCatalog, namespaces: Iterable[str] | None = None) -> list[Build]:
@@ -156,7 +158,7 @@ def build_status(relations: Iterable[Metadata]) -> BuildStatus | None:
     records = command_records(relations)
     failed, planned = unresolved(records)
     change = datetime.fromtimestamp(max(map(last_change_ms, relations)) / 1000, tz=timezone.utc)
-    return BuildStatus(change, failed, has_ended(records, planned))
+    return BuildStatus(change, failed, has_ended(records, planned), planned)
 
 
 def load_records(catalog: IcebergCatalog, build: Build) -> list[CommandRecord]:

@@ -68,7 +68,7 @@ def _line(build: Build, status: BuildStatus) -> str:
     age = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
     parts = [build.name, relations, f"last changed {age} ago"]
     if not status.has_ended:
-        parts.append("its last run has not ended")
+        parts.append("a command has not ended")
     if status.failed:
         parts.append(f"failed: {', '.join(node_titles(status.failed))}")
     return "  ".join(parts)
@@ -109,15 +109,17 @@ def _check_complete(build: str, status: BuildStatus) -> None:
     if status.failed:
         failed = ", ".join(node_titles(status.failed))
         raise click.ClickException(
-            f"The build `{build}` was not published: {failed} failed, were skipped, or were not "
-            "reached by a run that was interrupted. Correct them and run dbt with "
-            f"ICEBERG_STREAM_BUILD={build} again, or publish it as it is with --force."
+            f"The build `{build}` was not published: {failed} failed or were skipped. Correct "
+            f"them and run dbt with ICEBERG_STREAM_BUILD={build} again, or publish it as it is "
+            "with --force."
         )
     if not status.has_ended:
+        planned = node_titles(status.planned)
+        left = f" Not known to have run: {', '.join(planned)}." if planned else ""
         raise click.ClickException(
-            f"The build `{build}` was not published: its last run still runs, or was interrupted. "
-            f"Wait for it, or run dbt with ICEBERG_STREAM_BUILD={build} again, or publish the "
-            "build as it is with --force."
+            f"The build `{build}` was not published: a command still runs, or was interrupted."
+            f"{left} Wait for it, or run dbt with ICEBERG_STREAM_BUILD={build} again, or publish "
+            "the build as it is with --force."
         )
 
 
