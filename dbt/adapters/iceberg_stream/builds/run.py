@@ -155,10 +155,11 @@ class BuildRun:
             exists = stage(catalog, name, existing, properties)
             with self._lock:
                 self._relations[name] = kind
-                self._built.add(name)
-                if not self._recorded and kind == TABLE:
+                # Another command may replace what it has staged, and the record with it.
+                if kind == TABLE and not self._recorded.keys() & self._built:
                     self._recorded[name] = kind
                     self._store(self._nodes.record(has_ended=False))
+                self._built.add(name)
             return exists
 
     def _stage_table(
@@ -199,7 +200,7 @@ class BuildRun:
         if name not in self._records:
             return {}
         with self._lock:
-            is_first = not self._recorded
+            is_first = not self._recorded.keys() & self._built
             if is_first:
                 self._recorded[name] = VIEW
         own = self._nodes.record(has_ended=False).as_property() if is_first else {}
