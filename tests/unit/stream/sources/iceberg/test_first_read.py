@@ -12,18 +12,19 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import RemoveSnapshotsUpdate
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import ListType, LongType, NestedField, StructType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.iceberg import source as module
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.changes import SnapshotChanges
+from dbt.adapters.iceberg_stream.stream.sources.iceberg.first_read import plan_first_read
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.source import IcebergSource
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from tests.unit.local_tables import NAME, commit, insert, live, load, make_table, write
+from tests.unit.local_tables import NAME, commit, evolve, insert, live, load, make_table, write
 
 ID = NestedField(1, "id", LongType(), required=False)
 
@@ -161,3 +162,30 @@ def test_a_new_table_catches_up_within_the_first_read(lake: IcebergCatalog) -> N
     upper = new.plan_batch(None, 9, until=frontier, whole=True)
     assert upper == frontier
     assert new.read(None, None, upper) == rows == [1, 2, 3, 4]  # type: ignore[arg-type,comparison-overlap]
+
+
+def nested(*fields: NestedField) -> Schema:
+    kind = ListType(3, StructType(*fields), element_required=False)
+    return Schema(ID, NestedField(2, "nested", kind, required=False))
+
+
+def field(number: int, name: str, doc: str | None = None) -> NestedField:
+    return NestedField(number, name, LongType(), required=False, doc=doc)
+
+
+@pytest.mark.parametrize(
+    ("now", "is_cut"),
+    [
+        (nested(field(4, "a", "documented")), True),
+        (nested(field(4, "renamed")), True),
+        (nested(field(4, "a"), field(5, "b")), False),
+        (nested(field(5, "a")), False),
+        (Schema(ID), True),
+    ],
+)
+def test_nested_columns_that_have_changed(lake: IcebergCatalog, now: Schema, is_cut: bool) -> None:
+    make_table(lake, 2, nested(field(4, "a")))
+    evolve(lake, now.model_copy(update={"schema_id": 1}))
+    insert(lake, ids(1, 2, 3))
+    table = load(lake)
+    assert (plan_first_read(table, table.metadata["snapshots"][::-1]) is not None) == is_cut

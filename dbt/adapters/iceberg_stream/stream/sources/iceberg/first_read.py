@@ -120,13 +120,26 @@ def _is_readable(metadata: Metadata, table: LoadedTable) -> bool:
     """Return whether PyArrow can read all files with the current columns."""
     if NAME_MAPPING in (metadata.get("properties") or {}):
         return False
-    nested: dict[int, Any] = {}
+    nested: dict[int, list[int]] = {}
     for schema in metadata["schemas"]:
         for field in schema["fields"]:
-            kind = field["type"]
-            if not isinstance(kind, str) and nested.setdefault(field["id"], kind) != kind:
+            ids = list(_nested_ids(field["type"]))
+            if nested.setdefault(field["id"], ids) != ids:
                 return False
     try:
         return WriteTarget.of(metadata, table.io).file_schema is not None
     except ColumnError:
         return False
+
+
+def _nested_ids(kind: Any) -> Iterator[int]:
+    """Yield the ids of the fields that are nested in a type of Iceberg's metadata."""
+    if isinstance(kind, str):
+        return
+    for field in kind.get("fields", ()):
+        yield field["id"]
+        yield from _nested_ids(field["type"])
+    for part in ("key", "value", "element"):
+        if part in kind:
+            yield kind[f"{part}-id"]
+            yield from _nested_ids(kind[part])
