@@ -203,7 +203,20 @@ def check_history(lake: IcebergCatalog, spark: Session, seed: int) -> None:
     group.check()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+def test_a_table_without_files(lake: IcebergCatalog, spark: Session) -> None:
+    history = History(lake, spark, version=2)
+    history.insert()
+    history.run(f"delete from {history.table}")
+    history.rows.clear()
+    group = Group(history, [True])
+    group.run(3)
+    group.check()
+    history.insert()
+    group.run(3)
+    group.check()
+
+
+@pytest.mark.parametrize("seed", [101, 125])
 def test_random_histories(lake: IcebergCatalog, spark: Session, seed: int) -> None:
     check_history(lake, spark, seed)
 

@@ -380,10 +380,17 @@ class IcebergSource:
             position = f"'major', {major}L, 'minor', monotonically_increasing_id()"
             return frame.selectExpr(*columns, f"named_struct({position}, {flags}) as {CHANGE}")
         from pyspark.sql.connect import functions as f
+        from pyspark.sql.pandas.types import from_arrow_schema
 
         rows = frame.selectExpr(*columns, f"_file as {FILE}", f"_pos as {POS}")
         names = [quote(name) for name in rows.columns if name not in (FILE, POS)]
-        files = f.broadcast(frame.sparkSession.createDataFrame(order.rename_columns(ORDER_COLUMNS)))
+        order = order.rename_columns(ORDER_COLUMNS)
+        # Spark's client takes no Arrow table without rows.
+        files = f.broadcast(
+            frame.sparkSession.createDataFrame(
+                order if order.num_rows else [], from_arrow_schema(order.schema)
+            )
+        )
         # Positions in a file do not order rows whose order is not known.
         minor = f"if({MINOR} >= {UNKNOWN_ORDER}L, {MINOR}, {MINOR} + {POS})"
         # A row of a file that is in no manifest is an error, so that no row is lost.
