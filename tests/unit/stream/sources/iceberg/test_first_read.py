@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import RemoveSnapshotsUpdate
-from pyiceberg.types import ListType, LongType, NestedField, StructType
+from pyiceberg.types import ListType, LongType, NestedField, StructType, UUIDType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
@@ -190,3 +190,10 @@ def test_nested_columns_that_have_changed(lake: IcebergCatalog, now: Schema, is_
     insert(lake, ids(1, 2, 3))
     table = load(lake)
     assert (plan_first_read(table, table.metadata["snapshots"][::-1]) is not None) == is_cut
+
+
+def test_uuids_within_other_columns_are_for_spark(lake: IcebergCatalog) -> None:
+    make_table(lake, 2, nested(NestedField(4, "a", UUIDType(), required=False)))
+    insert(lake, ids(1, 2, 3))
+    table = load(lake)
+    assert plan_first_read(table, table.metadata["snapshots"]) is None

@@ -123,8 +123,10 @@ def _is_readable(metadata: Metadata, table: LoadedTable) -> bool:
     nested: dict[int, list[int]] = {}
     for schema in metadata["schemas"]:
         for field in schema["fields"]:
-            ids = list(_nested_ids(field["type"]))
-            if nested.setdefault(field["id"], ids) != ids:
+            fields = list(_nested_fields(field["type"]))
+            ids = [number for number, _ in fields]
+            # UUIDs are strings in Spark; only those that are columns of their own are converted.
+            if "uuid" in (kind for _, kind in fields) or nested.setdefault(field["id"], ids) != ids:
                 return False
     try:
         return WriteTarget.of(metadata, table.io).file_schema is not None
@@ -132,14 +134,12 @@ def _is_readable(metadata: Metadata, table: LoadedTable) -> bool:
         return False
 
 
-def _nested_ids(kind: Any) -> Iterator[int]:
-    """Yield the ids of the fields that are nested in a type of Iceberg's metadata."""
+def _nested_fields(kind: Any) -> Iterator[tuple[int, Any]]:
+    """Yield id and type of the fields that are nested in a type of Iceberg's metadata."""
     if isinstance(kind, str):
         return
-    for field in kind.get("fields", ()):
-        yield field["id"]
-        yield from _nested_ids(field["type"])
-    for part in ("key", "value", "element"):
-        if part in kind:
-            yield kind[f"{part}-id"]
-            yield from _nested_ids(kind[part])
+    fields = [(field["id"], field["type"]) for field in kind.get("fields", ())]
+    fields += [(kind[f"{p}-id"], kind[p]) for p in ("key", "value", "element") if p in kind]
+    for number, nested in fields:
+        yield number, nested
+        yield from _nested_fields(nested)
