@@ -252,10 +252,10 @@ class ClosableSource(Protocol):
 
 @runtime_checkable
 class SharingSource(Protocol):
-    """A source that reads changes in order to plan batches, and keeps them for those."""
+    """A source that plans batches with regard to the tables of the stream that read them."""
 
     def share_reads(self, other: Source) -> None:
-        """Let a source of another table of the stream use what this one keeps.
+        """Plan batches that another table of the stream can read, too, with what this one keeps.
 
         Args:
             other: the source, whose batches this one plans.

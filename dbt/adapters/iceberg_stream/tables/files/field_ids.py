@@ -32,6 +32,27 @@ def nested_ids(field: pa.Field) -> list[tuple[str, int | None]]:
     return ids
 
 
+def with_names_of(stored: pa.Field, current: pa.Field) -> pa.Field:
+    """Return a file's column with the current names of itself and of the fields nested in it.
+
+    Writers encode names that Avro does not allow, and fields may be renamed.
+
+    Args:
+        stored: the file's column.
+        current: the table's column, with the same ids of nested fields.
+    """
+    kinds = zip(_children(stored.type), _children(current.type), strict=True)
+    fields = [with_names_of(*pair) for pair in kinds]
+    kind = stored.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct(fields)
+    elif pa.types.is_map(kind):
+        kind = pa.map_(*fields)
+    elif fields:
+        kind = (pa.large_list if pa.types.is_large_list(kind) else pa.list_)(*fields)
+    return stored.with_name(current.name).with_type(kind)
+
+
 def _children(kind: pa.DataType) -> list[pa.Field]:
     # Writers name the elements of lists and maps differently.
     if pa.types.is_map(kind):

@@ -39,11 +39,15 @@ OUTPUT = pa.schema(
 
 
 def read(
-    path: Path, defaults: dict[str, Any] | None = None, now: pa.Schema = NOW, **fields: Any
+    path: Path,
+    defaults: dict[str, Any] | None = None,
+    now: pa.Schema = NOW,
+    output: pa.Schema = OUTPUT,
+    **fields: Any,
 ) -> list[dict[str, Any]]:
     piece = {"location": str(path), "path": str(path), "deleted": False, "major": 7, "minor": 1}
     piece |= {"positions": [], "takes": False, "only_keys": False, "snapshot": 9} | fields
-    reader = FileRows(fs.LocalFileSystem(), now, OUTPUT, defaults or {})
+    reader = FileRows(fs.LocalFileSystem(), now, output, defaults or {})
     batches = reader.run([pa.RecordBatch.from_pylist([piece], PIECE)])
     return [row for batch in batches for row in batch.to_pylist()]
 
@@ -104,3 +108,27 @@ def test_a_range(path: Path, begin: int, end: int | None) -> None:
     expected = [n for n in range(begin, 6 if end is None else end) if n not in (1, 4)]
     assert [row["id"] for row in rows] == expected
     assert [row["__stream"]["minor"] for row in rows] == [n + 1 for n in expected]
+
+
+def test_nested_columns_are_matched_by_their_ids(tmp_path: Path) -> None:
+    """Writers encode names, fields are renamed and widened since, elements have any name."""
+
+    def column(names: list[str], number: pa.DataType, element: str) -> pa.Field:
+        fields = [field(5 + i, name, number) for i, name in enumerate(names)]
+        structs = pa.map_(
+            field(3, "key", pa.string()).with_nullable(False), field(4, "value", pa.struct(fields))
+        )
+        return field(2, "new", pa.list_(field(7, element, structs)))
+
+    stored = pa.schema([column(["y_x2Ez", "b"], pa.int32(), "item")])
+    rows = [{"new": [[("k", {"y_x2Ez": 1, "b": 2}), ("l", None)], []]}, {"new": None}, {"new": []}]
+    path = tmp_path / "nested.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, stored), path)
+    now = pa.schema([column(["b", "y.z"], pa.int64(), "element")])
+    output = pa.schema([now.field("new"), *list(OUTPUT)[-2:]])
+    actual = read(path, now=now, output=output)
+    assert [row["new"] for row in actual] == [
+        [[("k", {"b": 1, "y.z": 2}), ("l", None)], []],
+        None,
+        [],
+    ]

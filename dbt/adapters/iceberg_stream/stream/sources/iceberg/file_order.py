@@ -7,7 +7,7 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,17 +28,54 @@ FILE_ORDER = pa.schema([("file", pa.string()), ("major", pa.int64()), ("minor", 
 
 @dataclass(frozen=True)
 class OrderedFile:
-    """A data file with the order of its rows.
+    """A data file with its place in a snapshot.
 
     Attributes:
         file: the data file.
-        major: its data sequence number; for format version 1, a number by its snapshot.
-        minor: of its first row; UNKNOWN_ORDER if the order of its rows is not known.
+        snapshot_id: the snapshot that has added it, which may have expired.
+        major: its data sequence number; 0 for format version 1.
+        minor: of its first row, among the files of one data sequence number.
     """
 
     file: DataFile
+    snapshot_id: int | None
     major: int
     minor: int
+
+
+def ordered_files(io: FileIO, snapshot: Mapping[str, Any]) -> list[OrderedFile]:
+    """Return the data files of a snapshot in their order.
+
+    It depends on the snapshot alone: whatever else expires, the order stays the same.
+
+    Args:
+        io: of the table.
+        snapshot: the snapshot.
+    """
+    manifests = [
+        manifest
+        for manifest in read_manifest_list(io, snapshot["manifest-list"])
+        if manifest.content == ManifestContent.DATA
+    ]
+    live = [
+        item for items in read_manifests(io, manifests) for item in items if item.status != DELETED
+    ]
+    files = _ordered((item.sequence_number or 0, item) for item in live)
+    return sorted(files, key=lambda item: (item.major, item.minor))
+
+
+def orders_rows(files: Sequence[OrderedFile], ancestors: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the order of the files is that of their rows.
+
+    Files of format version 1 have no sequence numbers, so they must be of one snapshot.
+
+    Args:
+        files: of a snapshot, by `ordered_files`.
+        ancestors: the snapshot and those before it, newest first.
+    """
+    by_id = {snapshot["snapshot-id"]: snapshot for snapshot in ancestors}
+    unnumbered = {item.snapshot_id for item in files if not item.major}
+    return len(unnumbered) <= 1 and all(_has_new_rows(item, by_id) for item in files)
 
 
 def order_of_all(io: FileIO, ancestors: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -55,40 +92,16 @@ def order_of_all(io: FileIO, ancestors: Sequence[Mapping[str, Any]]) -> pa.Table
     Returns:
         A row of FILE_ORDER for each file.
     """
-    return _table(_files_of(io, ancestors))
-
-
-def ordered_files(io: FileIO, ancestors: Sequence[Mapping[str, Any]]) -> list[OrderedFile]:
-    """Return the data files of a snapshot in their order.
-
-    Args:
-        io: of the table.
-        ancestors: the snapshot and those before it, newest first.
-    """
-    return sorted(_files_of(io, ancestors), key=lambda item: (item.major, item.minor))
-
-
-def _files_of(io: FileIO, ancestors: Sequence[Mapping[str, Any]]) -> Iterator[OrderedFile]:
-    manifests = [
-        manifest
-        for manifest in read_manifest_list(io, ancestors[0]["manifest-list"])
-        if manifest.content == ManifestContent.DATA
-    ]
-    live = [
-        item for items in read_manifests(io, manifests) for item in items if item.status != DELETED
-    ]
     by_id = {snapshot["snapshot-id"]: snapshot for snapshot in ancestors}
     # Files of format version 1 have no sequence numbers: they come first, by their snapshots.
-    v1_majors = {snapshot["snapshot-id"]: -1 - n for n, snapshot in enumerate(ancestors)}
+    v1_majors = {number: -1 - n for n, number in enumerate(by_id)}
 
-    def major_of(item: ManifestEntry) -> tuple[int, bool]:
-        """Return the major of a file's rows, and whether their order is known."""
-        adding = by_id.get(item.snapshot_id)
-        is_known = adding is not None and _only_adds(adding, by_id)
-        v1_major = v1_majors.get(item.snapshot_id, -1 - len(ancestors))
-        return item.sequence_number or v1_major, is_known
+    def in_order(item: OrderedFile) -> OrderedFile:
+        major = item.major or v1_majors.get(item.snapshot_id, -1 - len(by_id))
+        minor = item.minor if _has_new_rows(item, by_id) else UNKNOWN_ORDER
+        return replace(item, major=major, minor=minor)
 
-    return _ordered((*major_of(item), item) for item in live)
+    return _table(map(in_order, ordered_files(io, ancestors[0])))
 
 
 def order_of_added(io: FileIO, snapshot: Mapping[str, Any], v1_major: int = 0) -> pa.Table:
@@ -111,27 +124,29 @@ def order_of_added(io: FileIO, snapshot: Mapping[str, Any], v1_major: int = 0) -
         for item in items
         if item.status == ADDED and item.snapshot_id == number
     ]
-    return _table(_ordered((item.sequence_number or v1_major, True, item) for item in added))
+    return _table(_ordered((item.sequence_number or v1_major, item) for item in added))
 
 
-def _only_adds(snapshot: Mapping[str, Any], by_id: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Return whether all rows of the files that a snapshot has added are new."""
-    summary = snapshot.get("summary") or {}
+def _has_new_rows(item: OrderedFile, by_id: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Return whether all rows of a file are known to be new in the snapshot that has added it."""
+    adding = by_id.get(item.snapshot_id or 0)
+    if adding is None:
+        return False
+    summary = adding.get("summary") or {}
     if summary.get("operation") == "append":
         return True
-    parent = snapshot.get("parent-snapshot-id")
+    parent = adding.get("parent-snapshot-id")
     before = {} if parent is None else by_id.get(parent, {}).get("summary") or {}
     empty = parent is None or before.get("total-data-files") == "0"
     return summary.get("operation") == "overwrite" and empty
 
 
-def _ordered(files: Iterable[tuple[int, bool, ManifestEntry]]) -> Iterator[OrderedFile]:
+def _ordered(files: Iterable[tuple[int, ManifestEntry]]) -> Iterator[OrderedFile]:
     """Yield files with their order; those of one major are ordered as their manifests are."""
     ranks: dict[int, int] = {}
-    for major, has_order, item in files:
+    for major, item in files:
         rank = ranks[major] = ranks.get(major, -1) + 1
-        minor = rank * ROWS_OF_A_FILE if has_order else UNKNOWN_ORDER
-        yield OrderedFile(item.data_file, major, minor)
+        yield OrderedFile(item.data_file, item.snapshot_id, major, rank * ROWS_OF_A_FILE)
 
 
 def _table(files: Iterable[OrderedFile]) -> pa.Table:

@@ -16,7 +16,11 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.tables.files.casting import conform
-from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id, nested_ids
+from dbt.adapters.iceberg_stream.tables.files.field_ids import (
+    field_id,
+    nested_ids,
+    with_names_of,
+)
 
 ROWS = 10_000
 # The input of a task: a row for each piece of a file.
@@ -96,31 +100,31 @@ class FileRows:
         positions = piece["positions"].values
         opened = self.filesystem.open_input_file(path)
         with opened, pq.ParquetFile(opened) as parquet:
-            names = self._names(parquet)
+            fields = self._fields(parquet)
             first, end = piece["begin"].as_py() or 0, piece["end"].as_py()
             end = parquet.metadata.num_rows if end is None else end
             only = positions if takes else None
-            for begin, rows in _batches(parquet, list(names), only, first, end):
+            for begin, rows in _batches(parquet, list(fields), only, first, end):
                 row_positions = pa.array(range(begin, begin + rows.num_rows), pa.int64())
                 in_piece = pc.is_in(row_positions, value_set=positions)
                 mask = in_piece if takes else pc.invert(in_piece)
-                renamed = rows.rename_columns([names[name] for name in rows.schema.names])
+                renamed = _renamed(rows, [fields[name] for name in rows.schema.names])
                 yield self._changes(renamed.filter(mask), row_positions.filter(mask), piece)
 
-    def _names(self, parquet: pq.ParquetFile) -> dict[str, str]:
-        """Return the current names of a file's columns, which are matched by their field ids."""
+    def _fields(self, parquet: pq.ParquetFile) -> dict[str, pa.Field]:
+        """Return a file's columns by their names, with the current names of the same field ids."""
         by_id = {field_id(field): field for field in self.schema}
-        names = {}
+        fields = {}
         for stored in parquet.schema_arrow:
             if field_id(stored) is None:
                 raise ValueError("it has no field ids, like files that were imported")
             field = by_id.get(field_id(stored))
             if field is None:
                 continue
-            if nested_ids(stored) != nested_ids(field):
+            if not _has_same_fields(stored, field):
                 raise ValueError(f"the nested column `{field.name}` has changed since")
-            names[stored.name] = field.name
-        return names
+            fields[stored.name] = with_names_of(stored, field)
+        return fields
 
     def _changes(
         self, rows: pa.RecordBatch, row_positions: pa.Array, piece: dict[str, pa.Scalar]
@@ -146,6 +150,17 @@ class FileRows:
         struct = pa.StructArray.from_arrays(change, fields=list(CHANGE_TYPE))
         columns += [struct, pa.repeat(piece["snapshot"], count)]
         return pa.RecordBatch.from_arrays(columns, schema=self.output)
+
+
+def _has_same_fields(stored: pa.Field, current: pa.Field) -> bool:
+    before, now = ([number for _, number in nested_ids(field)] for field in (stored, current))
+    return before == now
+
+
+def _renamed(rows: pa.RecordBatch, fields: list[pa.Field]) -> pa.RecordBatch:
+    """Return rows with other names of columns and of nested fields, without a copy."""
+    _, data = rows.__arrow_c_array__()
+    return pa.RecordBatch._import_from_c_capsule(pa.schema(fields).__arrow_c_schema__(), data)
 
 
 def _batches(

@@ -2,6 +2,7 @@
 
 A snapshot's manifests never change, so its files have one order, and a number of rows in that order
 is a place to continue from. Deleted rows count, because a later batch must find the same place.
+Whether that is the order of the rows depends on snapshots that may expire: the frontier keeps it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from dbt.adapters.iceberg_stream.stream.sources.iceberg.changes import Piece, de
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.file_order import (
     OrderedFile,
     ordered_files,
+    orders_rows,
 )
-from dbt.adapters.iceberg_stream.stream.sources.source import UNKNOWN_ORDER
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     DELETED,
     read_manifest_list,
@@ -42,21 +43,18 @@ class FirstRead:
         table: the table.
         files: its data files, in their order.
         deletes: its position deletes and deletion vectors.
+        has_order: whether the order of the files is known to be that of the rows.
     """
 
     table: LoadedTable
     files: Sequence[OrderedFile]
     deletes: Sequence[ManifestEntry]
+    has_order: bool
 
     @property
     def rows(self) -> int:
         """Rows in the data files, deleted ones included."""
         return sum(item.file.record_count for item in self.files)
-
-    @property
-    def has_order(self) -> bool:
-        """Return whether the order of all rows is known."""
-        return all(item.minor < UNKNOWN_ORDER for item in self.files)
 
     def pieces(self, begin: int, end: int) -> list[Piece]:
         """Return the pieces of files with the rows from `begin` to before `end`."""
@@ -110,25 +108,38 @@ def plan_first_read(table: LoadedTable, ancestors: Sequence[Mapping[str, Any]]) 
         for item in items
         if item.status != DELETED
     ]
-    files = ordered_files(table.io, ancestors)
+    files = ordered_files(table.io, ancestors[0])
     if any(item.data_file.content == DataFileContent.EQUALITY_DELETES for item in deletes):
         return None
     if any(item.file.file_format != FileFormat.PARQUET for item in files):
         return None
-    return FirstRead(table, files, deletes)
+    return FirstRead(table, files, deletes, orders_rows(files, ancestors))
 
 
 def _is_readable(metadata: Metadata, table: LoadedTable) -> bool:
     """Return whether PyArrow can read all files with the current columns."""
     if NAME_MAPPING in (metadata.get("properties") or {}):
         return False
-    nested: dict[int, Any] = {}
+    nested: dict[int, list[int]] = {}
     for schema in metadata["schemas"]:
         for field in schema["fields"]:
-            kind = field["type"]
-            if not isinstance(kind, str) and nested.setdefault(field["id"], kind) != kind:
+            fields = list(_nested_fields(field["type"]))
+            ids = [number for number, _ in fields]
+            # UUIDs are strings in Spark; only those that are columns of their own are converted.
+            if "uuid" in (kind for _, kind in fields) or nested.setdefault(field["id"], ids) != ids:
                 return False
     try:
         return WriteTarget.of(metadata, table.io).file_schema is not None
     except ColumnError:
         return False
+
+
+def _nested_fields(kind: Any) -> Iterator[tuple[int, Any]]:
+    """Yield id and type of the fields that are nested in a type of Iceberg's metadata."""
+    if isinstance(kind, str):
+        return
+    fields = [(field["id"], field["type"]) for field in kind.get("fields", ())]
+    fields += [(kind[f"{p}-id"], kind[p]) for p in ("key", "value", "element") if p in kind]
+    for number, nested in fields:
+        yield number, nested
+        yield from _nested_fields(nested)

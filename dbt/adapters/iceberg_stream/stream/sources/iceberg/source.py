@@ -32,6 +32,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     UNKNOWN_ORDER,
     Frontier,
     Lag,
+    Source,
 )
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 MOST_SNAPSHOTS = 20
 # Rows of the snapshot that were read, in a frontier within the first read.
 ROWS = "rows"
+# Whether the order of these rows was known when the first read began; later, snapshots expire.
+ORDERED = "ordered"
 # Below all sequence numbers.
 V1_MAJOR = -(1 << 32)
 FILE, POS = "__file", "__pos"
@@ -53,7 +56,8 @@ ORDER_COLUMNS = [FILE, MAJOR, MINOR]
 class IcebergSource:
     """A table of the same catalog; a frontier is `{"snapshot-id": …, "table-uuid": …}`.
 
-    Within the first read, it also has the number of `rows` that were read of the snapshot.
+    Within the first read, it also has the number of `rows` that were read of the snapshot, and
+    whether their order is known.
 
     Attributes:
         catalog: the catalog.
@@ -78,6 +82,7 @@ class IcebergSource:
     has_truncates: bool = field(default=False, init=False)
     _schema_id: str = field(default="", init=False)
     _lacks_order: bool = field(default=False, init=False)
+    _others_keyed: bool = field(default=False, init=False)
     _staged: dict[int, int | None] = field(default_factory=dict, init=False)
     _first_reads: dict[int, FirstRead | None] = field(default_factory=dict, init=False)
 
@@ -131,15 +136,44 @@ class IcebergSource:
             rows: of a batch.
         """
         begin = 0 if lower is None else lower[ROWS]
-        whole = {key: value for key, value in (lower or until).items() if key != ROWS}
-        if lower is None and self._total_rows(whole) <= rows and ROWS not in until:
+        whole = _whole(lower or until)
+        cut = lower or (until if ROWS in until else None)
+        if cut is None and self._total_rows(whole) <= rows:
             return whole
         first = self._first_read(whole)
-        if first is None:
+        keyed = self.keyed or self._others_keyed
+        # Rows of a key must be compared with each other if it is not known which is the last.
+        if cut is None and (first is None or (keyed and not first.has_order)):
             return whole
+        first = self._require_cut(first, cut, keyed)
         is_same = until["snapshot-id"] == whole["snapshot-id"]
         end = min(begin + rows, until[ROWS] if is_same and ROWS in until else first.rows)
-        return whole if end >= first.rows else {**whole, ROWS: end}
+        has_order = first.has_order if cut is None else cut.get(ORDERED, False)
+        return whole if end >= first.rows else {**whole, ROWS: end, ORDERED: has_order}
+
+    def _require_cut(self, first: FirstRead | None, cut: Frontier | None, keyed: bool) -> FirstRead:
+        """Return the rows of a first read that began in several batches.
+
+        Args:
+            first: the rows; None if only Spark can read them.
+            cut: a frontier within the first read; None if it begins now.
+            keyed: whether the order of the rows must be known.
+
+        Raises:
+            StreamError: it cannot go on in several batches.
+        """
+        if first is not None and (cut is None or not keyed or cut.get(ORDERED)):
+            return first
+        reason = (
+            "a nested column has changed since, or `schema.name-mapping.default` was set"
+            if first is None
+            else "the order of its rows, which a `unique_key` needs, was not known at its beginning"
+        )
+        raise StreamError(
+            f"The first read of {'.'.join(self.name)} began in several batches and cannot go on: "
+            f"{reason}. Rebuild the stream's table, and those of its commit group, with "
+            "--full-refresh. The first read is then one batch."
+        )
 
     def _total_rows(self, frontier: Frontier) -> float:
         snapshots = self._metadata().get("snapshots") or []
@@ -147,16 +181,13 @@ class IcebergSource:
         return float(summaries.get(frontier["snapshot-id"], {}).get("total-records", "inf"))
 
     def _first_read(self, snapshot: Frontier) -> FirstRead | None:
-        """Return the rows of a snapshot; None if its first read is one batch."""
+        """Return the rows of a snapshot; None if only Spark can read them."""
         number = snapshot["snapshot-id"]
         if number not in self._first_reads:
             table = self._table()
             ancestors = list(_ancestors(table.metadata, number))
             self._after(table.metadata, snapshot)
-            first = plan_first_read(table, ancestors)
-            # Rows of a key must be compared with each other if it is not known which is the last.
-            is_cut = first is not None and (first.has_order or not self.keyed)
-            self._first_reads[number] = first if is_cut else None
+            self._first_reads[number] = plan_first_read(table, ancestors)
         return self._first_reads[number]
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
@@ -195,18 +226,17 @@ class IcebergSource:
         self, spark: SparkSession, lower: Frontier | None, upper: Frontier
     ) -> DataFrame:
         """Return rows of the first read, between two places in it."""
-        first = self._first_read({key: upper[key] for key in upper if key != ROWS})
-        if first is None:
-            raise StreamError(
-                f"The first read of {'.'.join(self.name)} began in several batches and cannot go "
-                "on, because a nested column has changed since, or the models of the commit group "
-                "need the order of its rows. Rebuild the stream's table with --full-refresh."
-            )
+        cut = upper if lower is None or ROWS in upper else lower
+        first = self._require_cut(self._first_read(_whole(upper)), cut, self.keyed)
         begin = 0 if lower is None else lower[ROWS]
         pieces = first.pieces(begin, upper.get(ROWS, first.rows))
         number = upper["snapshot-id"]
         planned = [SnapshotChanges(number, number, 0, pieces, (), False)]
         return ChangesFrame(spark, self.relation, self._table()).of(planned)
+
+    def share_reads(self, other: Source) -> None:
+        # One plan is for all tables of a commit group, of which some may have keys.
+        self._others_keyed |= isinstance(other, IcebergSource) and other.keyed
 
     def lacks_order(self, lower: Frontier | None) -> bool:
         return lower is None and self._lacks_order
@@ -350,10 +380,17 @@ class IcebergSource:
             position = f"'major', {major}L, 'minor', monotonically_increasing_id()"
             return frame.selectExpr(*columns, f"named_struct({position}, {flags}) as {CHANGE}")
         from pyspark.sql.connect import functions as f
+        from pyspark.sql.pandas.types import from_arrow_schema
 
         rows = frame.selectExpr(*columns, f"_file as {FILE}", f"_pos as {POS}")
         names = [quote(name) for name in rows.columns if name not in (FILE, POS)]
-        files = f.broadcast(frame.sparkSession.createDataFrame(order.rename_columns(ORDER_COLUMNS)))
+        order = order.rename_columns(ORDER_COLUMNS)
+        # Spark's client takes no Arrow table without rows.
+        files = f.broadcast(
+            frame.sparkSession.createDataFrame(
+                order if order.num_rows else [], from_arrow_schema(order.schema)
+            )
+        )
         # Positions in a file do not order rows whose order is not known.
         minor = f"if({MINOR} >= {UNKNOWN_ORDER}L, {MINOR}, {MINOR} + {POS})"
         # A row of a file that is in no manifest is an error, so that no row is lost.
@@ -362,6 +399,11 @@ class IcebergSource:
         return rows.join(files, FILE, "left").selectExpr(
             *names, f"named_struct({position}, {flags}) as {CHANGE}"
         )
+
+
+def _whole(frontier: Frontier) -> Frontier:
+    """Return the end of the first read of a frontier's snapshot."""
+    return {key: value for key, value in frontier.items() if key not in (ROWS, ORDERED)}
 
 
 def _ancestors(metadata: Metadata, snapshot_id: int) -> Iterator[Mapping[str, Any]]:
