@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.builds.names import staged_name
 from dbt.adapters.iceberg_stream.builds.staged import BUILD
 from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.copies import copy_metadata
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitStateUnknown
 from dbt.adapters.iceberg_stream.catalog.storage import write_new
 from dbt.adapters.iceberg_stream.catalog.tables import (
     NO_SNAPSHOT,
@@ -51,13 +51,18 @@ PROTECTED = {GC_ENABLED: "false", "write.metadata.delete-after-commit.enabled": 
 class Takeover:
     """What the stream's own table takes over from a staged one, in place of all its files.
 
+    Rewritten files have row ids and sequence numbers of their rows in columns. So the staged table
+    begins with those that its own table would assign next, and files keep what they got from it.
+
     Attributes:
         added: the live files, in the order of their data sequence numbers.
+        next_row_id: the staged table's, beyond the ids of all its rows.
         updates: that give the table the staged one's schema.
         deleted_keys: files of deleted keys.
     """
 
     added: tuple[AddedFiles, ...]
+    next_row_id: int
     updates: tuple[TableUpdate, ...]
     deleted_keys: tuple[DeletedKeysFile, ...]
 
@@ -74,7 +79,7 @@ def refresh_name(name: Name) -> Name:
 def stage_refresh(
     catalog: IcebergCatalog, base: LoadedTable, updates: Sequence[TableUpdate], progress: Progress
 ) -> str:
-    """Create the staged table, without rows; what an earlier refresh has left is dropped.
+    """Create the staged table, without rows; `drop_refresh` has dropped an earlier one.
 
     Args:
         catalog: the catalog.
@@ -87,10 +92,11 @@ def stage_refresh(
 
     Raises:
         CatalogError: the catalog refuses.
-        StreamError: another table has the name.
         OSError: the storage refuses.
     """
-    drop_refresh(catalog, base.name)
+    if catalog.metadata(refresh_name(base.name)) is None:
+        # Servers do not find a table whose metadata file is lost, but keep its name.
+        catalog.unregister(refresh_name(base.name))
     metadata = updated(base.metadata, "", updates)
     properties = {
         name: value
@@ -103,14 +109,13 @@ def stage_refresh(
         **dict.fromkeys(("snapshots", "snapshot-log", "statistics", "partition-statistics"), []),
         "refs": {},
         "current-snapshot-id": NO_SNAPSHOT,
-        "last-sequence-number": 0,
     }
-    if metadata["format-version"] >= 3:
-        empty["next-row-id"] = 0
     location = next_location(base)
     write_new(base.io, location, json.dumps(empty).encode())
     try:
         catalog.register(refresh_name(base.name), location)
+    except CommitStateUnknown:
+        raise  # the table may exist, and the next run drops it
     except CatalogError:
         base.io.delete(location)
         raise
@@ -129,7 +134,12 @@ def drop_refresh(catalog: IcebergCatalog, name: Name, only: str | None = None) -
         CatalogError: the catalog refuses.
         StreamError: another table has the name of the staged one.
     """
-    staged = catalog.load(refresh_name(name))
+    try:
+        staged = catalog.load(refresh_name(name))
+    except FileNotFoundError:
+        # Without its metadata nobody knows its files; `iceberg-stream orphans` finds them.
+        catalog.unregister(refresh_name(name))
+        return
     if staged is None or only not in (None, staged.metadata["table-uuid"]):
         return
     if (staged.metadata.get("properties") or {}).get(BUILD) != BUILD_NAME:
@@ -159,11 +169,12 @@ def read_takeover(staged: LoadedTable, own: LoadedTable, sink_id: str) -> Takeov
             files[item.sequence_number or 0].append(item.data_file)
     # Equality deletes apply to rows of lower numbers, so the numbers keep their order.
     added = tuple(
-        AddedFiles(tuple(data[number]), tuple(deletes[number]))
+        AddedFiles(tuple(data[number]), tuple(deletes[number]), number)
         for number in sorted({*data, *deletes})
     )
     schema, current = current_schema(staged.metadata), current_schema(own.metadata)
     is_same = schema.as_struct() == current.as_struct()
     is_same = is_same and schema.identifier_field_ids == current.identifier_field_ids
     updates = () if is_same else schema_updates(own.metadata, schema)
-    return Takeover(added, updates, deleted_keys_files(staged.metadata, sink_id))
+    next_row_id = staged.metadata.get("next-row-id", 0)
+    return Takeover(added, next_row_id, updates, deleted_keys_files(staged.metadata, sink_id))
