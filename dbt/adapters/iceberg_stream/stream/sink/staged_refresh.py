@@ -16,7 +16,7 @@ from typing import Any
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table.update import TableUpdate
 
-from dbt.adapters.iceberg_stream.builds.names import staged_name
+from dbt.adapters.iceberg_stream.builds.names import STREAM_REFRESH, staged_name
 from dbt.adapters.iceberg_stream.builds.staged import BUILD
 from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.copies import copy_metadata
@@ -41,8 +41,6 @@ from dbt.adapters.iceberg_stream.tables.commit.schema_updates import schema_upda
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
 from dbt.adapters.iceberg_stream.tables.drop import Drop, run_drops
 
-# The staged table is hidden as those of builds are; `iceberg-stream builds` lists it.
-BUILD_NAME = "stream-full-refresh"
 # No procedure may delete files that the stream's own table takes over. Metadata files are its own.
 PROTECTED = {GC_ENABLED: "false", "write.metadata.delete-after-commit.enabled": "true"}
 
@@ -73,7 +71,7 @@ def refresh_name(name: Name) -> Name:
     Args:
         name: of the stream's own table.
     """
-    return staged_name(name, BUILD_NAME)
+    return staged_name(name, STREAM_REFRESH)
 
 
 def stage_refresh(
@@ -103,7 +101,7 @@ def stage_refresh(
         for name, value in (metadata.get("properties") or {}).items()
         if not name.startswith(PREFIX)
     }
-    properties |= {**PROTECTED, BUILD: BUILD_NAME, **progress.as_property().updates}
+    properties |= {**PROTECTED, BUILD: STREAM_REFRESH, **progress.as_property().updates}
     empty: dict[str, Any] = {
         **copy_metadata(metadata, properties),
         **dict.fromkeys(("snapshots", "snapshot-log", "statistics", "partition-statistics"), []),
@@ -142,7 +140,7 @@ def drop_refresh(catalog: IcebergCatalog, name: Name, only: str | None = None) -
         return
     if staged is None or only not in (None, staged.metadata["table-uuid"]):
         return
-    if (staged.metadata.get("properties") or {}).get(BUILD) != BUILD_NAME:
+    if (staged.metadata.get("properties") or {}).get(BUILD) != STREAM_REFRESH:
         raise StreamError(
             f"{'.'.join(staged.name)} is not the staged table of a full refresh, but has its name. "
             "Rename or drop that table."
