@@ -184,7 +184,7 @@ KINDS = ("refused", "killed before", "killed after")
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_the_last_commit_is_refused(bed: MakeBed) -> None:
-    made = bed("copy_on_write")
+    made = bed("versions")
     fault = Fault(6, "refused")
     check_fault(made, prepare(made), fault, refresh=True)
     assert fault.writes == ["commit", "unregister", "register", *["commit"] * 4]

@@ -32,6 +32,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import (
     DeletedKeysFile,
     deleted_keys_files,
+    streams_with_deleted_keys,
 )
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
@@ -39,7 +40,7 @@ from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema
 from dbt.adapters.iceberg_stream.tables.commit.schema_updates import schema_updates
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
-from dbt.adapters.iceberg_stream.tables.drop import Drop, run_drops
+from dbt.adapters.iceberg_stream.tables.drop import Drop, remove_unreferenced, run_drops
 
 # No procedure may delete files that the stream's own table takes over. Metadata files are its own.
 PROTECTED = {GC_ENABLED: "false", "write.metadata.delete-after-commit.enabled": "true"}
@@ -145,7 +146,14 @@ def drop_refresh(catalog: IcebergCatalog, name: Name, only: str | None = None) -
             f"{'.'.join(staged.name)} is not the staged table of a full refresh, but has its name. "
             "Rename or drop that table."
         )
-    run_drops(catalog, [Drop(staged.name, staged, is_shared=True, base=())], None)
+    drop = Drop(staged.name, staged, is_shared=True, base=())
+    run_drops(catalog, [drop], None)
+    if drop.table is not None:
+        # Its properties name them, and no snapshot does.
+        metadata = drop.table.metadata
+        streams = streams_with_deleted_keys(metadata)
+        keys = [file.location for one in streams for file in deleted_keys_files(metadata, one)]
+        remove_unreferenced(catalog, [(drop.table, keys)])
 
 
 def read_takeover(staged: LoadedTable, own: LoadedTable, sink_id: str) -> Takeover:
