@@ -82,7 +82,7 @@ class Bed:
         text = "".join(json.dumps(change) + "\n" for change in changes)
         (self.folder / f"{self.files:05}.json").write_text(text)
 
-    def drain(self) -> StreamStatus:
+    def drain(self, refresh: bool = False) -> StreamStatus:
         options = StreamOptions(f"sink.{self.name}", ("id",), **self.options)
         spec = {"type": "files", "path": str(self.folder), "columns": DDL}
         spec |= {"format": "parquet"} if self.parquet else {}
@@ -106,7 +106,7 @@ class Bed:
             rewriter=self.rewriter,
         )
         stream = TableStream(writer, StreamStatus(self.name))
-        Stream(lambda: self.spark, [stream], window=2).drain()
+        Stream(lambda: self.spark, [stream], window=2).drain(refresh)
         return stream.status
 
     def rows(self, columns: str = "id, a, b, at", order: str = "id nulls first") -> list[Any]:

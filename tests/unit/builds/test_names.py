@@ -27,6 +27,11 @@ def test_invalid(name: str) -> None:
         check_build_name(name)
 
 
+def test_full_refreshes_of_streams_are_no_build() -> None:
+    with pytest.raises(BuildError, match="the streams publish them"):
+        check_build_name("stream-full-refresh")
+
+
 @pytest.mark.parametrize(
     "identifier", ["orders", "orders__dbt_build_", "__dbt_build_a", "a__dbt_tmp"]
 )

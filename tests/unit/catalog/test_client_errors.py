@@ -108,6 +108,32 @@ def test_a_lost_answer_of_a_commit_that_was_made(
     assert [s.snapshot_id for s in table.snapshots()][1:] == [result.snapshot_id]
 
 
+CREATED = ("s", "created")
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+@pytest.mark.parametrize("name", ["glue 500", "glue 403", "hive closed", "database gone", "socket"])
+def test_a_lost_answer_of_a_registration(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, name: str, is_made: bool
+) -> None:
+    register, (make, is_unknown) = lake.pyiceberg.register_table, ERRORS[name]
+    location = lake.table(NAME).metadata_location
+
+    def lose(*arguments: Any) -> Any:
+        if is_made:
+            register(*arguments)
+        raise make()
+
+    monkeypatch.setattr(lake.pyiceberg, "register_table", lose)
+    if is_made and is_unknown:
+        lake.register(CREATED, location)
+        assert rows(lake, CREATED) == [(1,)]
+    else:
+        with pytest.raises(CatalogError) as raised:
+            lake.register(CREATED, location)
+        assert isinstance(raised.value, CommitStateUnknown) is is_unknown
+
+
 @pytest.mark.parametrize("name", ["glue closed", "hive closed", "database gone", "socket"])
 def test_one_that_stays_lost_keeps_its_files(
     lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from dbt_common.exceptions import DbtRuntimeError
 
+from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
 from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
 from dbt.adapters.iceberg_stream.catalog.storage import storage_advice
 from dbt.adapters.iceberg_stream.errors.spark import CREDENTIALS_REFUSED, StatementError
@@ -268,6 +270,23 @@ def test_a_staged_refresh_that_fails_leaves_nothing() -> None:
     with pytest.raises(StreamError, match="not readable"):
         stream_of(writer).drain(refresh=True)
     assert (writer.sink.commits, writer.sink.dropped) == ([], 1)
+
+
+@pytest.mark.parametrize("failure", [StreamError, CommitStateUnknown])
+def test_a_refresh_that_fails_at_its_last_commit(failure: type[DbtRuntimeError]) -> None:
+    """The staged table keeps its files if the table may have them."""
+    writer = writer_of(3, commit_interval=0.0)
+    writer.reads_target, sink, commit = True, writer.sink, writer.sink.commit
+
+    def fail(write_id: str, batches: list[WrittenBatch]) -> None:
+        if not sink.is_staged:
+            raise failure("not committed")
+        commit(write_id, batches)
+
+    sink.commit = fail  # type: ignore[method-assign]
+    with pytest.raises(failure, match="not committed"):
+        stream_of(writer).drain(refresh=True)
+    assert (sink.commits, sink.dropped) == ([], int(failure is StreamError))
 
 
 def test_a_refresh_from_nothing_leaves_nothing() -> None:

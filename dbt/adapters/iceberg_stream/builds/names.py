@@ -20,6 +20,9 @@ AnyName = TypeVar("AnyName", bound=tuple[str, ...])
 MARK = "__dbt_build_"
 _NAME = re.compile(r"[a-z0-9]+([_-][a-z0-9]+)*")
 LONGEST_NAME = 40
+# No build: the staged tables of streams' full refreshes, which take them over themselves. They are
+# hidden as those of builds are; `iceberg-stream builds` lists them, and `discard` drops them.
+STREAM_REFRESH = "stream-full-refresh"
 # Before an alias that only a staged relation needs: the text of a published view has none.
 ALIAS = " as /* staged */ "
 _ALIAS = re.compile(re.escape(ALIAS) + "`(?:[^`]|``)*`")
@@ -30,7 +33,7 @@ _REPLACEMENT = re.compile(r"(.+)__dbt_(staged|new)_[0-9a-f]{12}", re.DOTALL)
 
 
 def check_build_name(build: str) -> str:
-    """Return the name of a build, if it is valid.
+    """Return the name of a build, if it may be built and published.
 
     Raises:
         BuildError: it is not.
@@ -39,6 +42,12 @@ def check_build_name(build: str) -> str:
         raise BuildError(
             f"`{build}` is not a valid name of a build. Use at most {LONGEST_NAME} lower-case "
             "letters and digits, with single `-` or `_` between them, such as `pr-42`."
+        )
+    if build == STREAM_REFRESH:
+        raise BuildError(
+            f"`{build}` is not a build: full refreshes of streams write to these tables until they "
+            "are complete, and the streams publish them. If a stream was stopped before that, the "
+            "next run of its model drops its table. Choose another name for a build."
         )
     return build
 

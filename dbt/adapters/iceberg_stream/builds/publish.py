@@ -28,7 +28,7 @@ from dbt.adapters.iceberg_stream.builds.comparison import (
     shares_ids,
 )
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
-from dbt.adapters.iceberg_stream.builds.names import staged_name
+from dbt.adapters.iceberg_stream.builds.names import check_build_name, staged_name
 from dbt.adapters.iceberg_stream.builds.replaced import (
     Replacement,
     drop_abandoned,
@@ -135,12 +135,13 @@ def publish(
 
     Raises:
         BuildConflict: other writers changed published tables; nothing was published.
-        BuildError: a table was staged, but never built, or another process published or discarded
-            the build meanwhile, and nothing was published; or the tables were published, and a
-            view was not.
+        BuildError: it is no build, a table was staged, but never built, or another process
+            published or discarded the build meanwhile, and nothing was published; or the tables
+            were published, and a view was not.
         CatalogError: the catalog refuses; nothing was published.
         CommitStateUnknown: the catalog did not answer; publish again.
     """
+    check_build_name(build)
     start = time.monotonic()
     relations = list(relations)
     names = [name for name, kind in relations if kind == "table"]

@@ -184,6 +184,7 @@ class CatalogBackend(Protocol):
 
         Raises:
             CommitConflict: the table exists.
+            CommitStateUnknown: the table may or may not have been created.
         """
 
     def unregister(

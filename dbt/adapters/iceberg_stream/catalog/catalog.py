@@ -14,7 +14,7 @@ from dbt.adapters.iceberg_stream.catalog.backend import (
     Condition,
     Dropped,
 )
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitStateUnknown
 from dbt.adapters.iceberg_stream.catalog.metadata import (
     Column,
     Metadata,
@@ -234,9 +234,19 @@ class IcebergCatalog:
 
         Raises:
             CommitConflict: the table exists.
+            CommitStateUnknown: the table may exist, or the catalog may still create it, so the
+                metadata file must stay.
         """
         require_names(*name)
-        self._backend.register(*name, location)
+        try:
+            self._backend.register(*name, location)
+        except CommitStateUnknown as unknown:
+            try:
+                table = self.load(name, history=False)
+            except (CatalogError, OSError):
+                raise unknown from None
+            if table is None or table.location != location:
+                raise
 
     def unregister(self, name: Name, only: Condition | None = None) -> Dropped | None:
         """Drop a table or view, but keep its files.

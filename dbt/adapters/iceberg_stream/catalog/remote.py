@@ -266,25 +266,13 @@ class RemoteBackend:
     def _commit(self, names: str, send: Callable[[Catalog], None]) -> None:
         def commit(catalog: Catalog) -> None:
             try:
-                send(catalog)
+                with _unknown_outcomes(f"the commit to {names}"):
+                    send(catalog)
             except (CommitFailedException, TooManyRequestsError) as error:
                 raise CommitConflict(
                     f"The catalog rejected the commit to {names}: {_reason(error)}\n"
                     "Another writer may have been faster. Run the command again."
                 ) from error
-            except requests.exceptions.ConnectTimeout:
-                raise
-            except RESTError as error:
-                # An error that is not a refusal may have occurred after the commit.
-                if isinstance(error, REFUSALS) or _forbidden(error):
-                    raise
-                raise _unknown(names, error) from error
-            except (requests.RequestException, ValueError) as error:
-                raise _unknown(names, error) from error
-            except client_errors() as error:
-                if may_have_arrived(error):
-                    raise _unknown(names, error) from error
-                raise
 
         self.ask(f"commit to {names}", commit)
 
@@ -302,7 +290,8 @@ class RemoteBackend:
 
         def register(catalog: Catalog) -> None:
             try:
-                catalog.register_table((namespace, name), location)
+                with _unknown_outcomes(f"the creation of {namespace}.{name}"):
+                    catalog.register_table((namespace, name), location)
             except TableAlreadyExistsError as error:
                 raise CommitConflict(f"{namespace}.{name} already exists.") from error
 
@@ -520,10 +509,28 @@ def _drop_view(catalog: Catalog, name: tuple[str, str]) -> bool:
     return True
 
 
-def _unknown(names: str, error: Exception) -> CommitStateUnknown:
-    return CommitStateUnknown(
-        f"The catalog did not confirm the commit to {names}: {_reason(error)}"
-    )
+@contextmanager
+def _unknown_outcomes(change: str) -> Iterator[None]:
+    """Raise CommitStateUnknown for errors after which the catalog may have made a change."""
+    try:
+        yield
+    except (TooManyRequestsError, requests.exceptions.ConnectTimeout):
+        raise
+    except RESTError as error:
+        # An error that is not a refusal may have occurred after the change.
+        if isinstance(error, REFUSALS) or _forbidden(error):
+            raise
+        raise _unknown(change, error) from error
+    except (requests.RequestException, ValueError) as error:
+        raise _unknown(change, error) from error
+    except client_errors() as error:
+        if may_have_arrived(error):
+            raise _unknown(change, error) from error
+        raise
+
+
+def _unknown(change: str, error: Exception) -> CommitStateUnknown:
+    return CommitStateUnknown(f"The catalog did not confirm {change}: {_reason(error)}")
 
 
 def _forbidden(error: Exception) -> bool:

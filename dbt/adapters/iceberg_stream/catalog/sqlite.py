@@ -388,7 +388,11 @@ class SqliteBackend:
 
     def register(self, namespace: str, name: str, location: str) -> None:
         """Create a table from a metadata file."""
-        if not self._rows(CREATE, namespace=namespace, name=name, new=location):
+        try:
+            created = self._rows(CREATE, namespace=namespace, name=name, new=location)
+        except CatalogError as error:
+            raise CommitStateUnknown(str(error)) from error
+        if not created:
             raise CommitConflict(f"{namespace}.{name} already exists.")
 
     def unregister(

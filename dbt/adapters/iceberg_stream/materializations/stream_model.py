@@ -278,7 +278,7 @@ class StreamModel:
             identifier = route_table_name(name[1], route)
             columns = [column for column, _ in model._table_columns(name, options)]
             metadata = self._load(name).metadata
-            begin = Progress(options.sink_id, frontier=frontier)
+            begin = Progress(options.sink_id, frontier=frontier, may_be_staged=True)
             create_route_table(
                 self.context.catalog, metadata, (name[0], identifier), columns, begin
             )

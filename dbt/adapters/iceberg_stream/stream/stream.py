@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Event
 
+from dbt.adapters.iceberg_stream.catalog.errors import CommitStateUnknown
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.commit_queue import CommitQueue
 from dbt.adapters.iceberg_stream.stream.errors import SchemaChanged, StreamConflict, StreamError
@@ -163,9 +164,18 @@ class Stream:
         """Give the tables the rows of their staged ones, in one commit."""
         self._commit_all()
         self._refreshes = False
-        for table in self.tables:
-            table.take_over()
-        self._flush()
+        try:
+            for table in self.tables:
+                table.take_over()
+            self._flush()
+        except CommitStateUnknown:
+            raise  # the tables may have the files, and the next run drops the staged tables
+        except Exception:
+            self._drop_staged()
+            raise
+        self._drop_staged()
+
+    def _drop_staged(self) -> None:
         for table in self.tables:
             table.drop_staged()
 

@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.stream.sink.descriptors import unpartitioned
 from dbt.adapters.iceberg_stream.stream.sink.known_streams import other_streams, require_known
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
+    read_property,
     recover,
     restart_progress,
 )
@@ -48,10 +49,13 @@ def claimed_progress(metadata: Metadata, progress: Progress, refresh: bool, name
         require_known(metadata, progress.sink_id, name)
     before = (restart_progress if refresh else recover)(metadata, progress.sink_id)
     if before is None:
-        return progress
+        # The staged table may be of an earlier table of this name.
+        return replace(progress, may_be_staged=True)
+    recorded = read_property(metadata, progress.sink_id)
     must_refresh = refresh and before.frontier is None and bool(other_streams(metadata, ""))
     claimed = replace(before.next_run(), run=progress.run)
-    return replace(claimed, must_refresh=must_refresh, may_be_staged=refresh)
+    may_be_staged = refresh or recorded is None or recorded.may_be_staged
+    return replace(claimed, must_refresh=must_refresh, may_be_staged=may_be_staged)
 
 
 def require_deletes(metadata: Metadata, name: str) -> None:

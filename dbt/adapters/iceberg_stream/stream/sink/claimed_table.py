@@ -27,7 +27,6 @@ from dbt.adapters.iceberg_stream.stream.sink.frontier_chain import FrontierChain
 from dbt.adapters.iceberg_stream.stream.sink.partition_specs import require_spec
 from dbt.adapters.iceberg_stream.stream.sink.progress import (
     Progress,
-    read_property,
     require_current_run,
 )
 from dbt.adapters.iceberg_stream.stream.sink.sink_commit import unchanged
@@ -53,7 +52,6 @@ class _OwnTable:
     progress: Progress
     metadata: Metadata
     summaries: FrontierChain
-    staged_uuid: str
 
 
 @dataclass
@@ -91,6 +89,8 @@ class ClaimedTable:
         self._summaries = FrontierChain()
         # The stream's own table, while commits go to the staged one.
         self._own: _OwnTable | None = None
+        # The name that this run's staged table is for, and the UUID of the staged table.
+        self._staged: tuple[Name, str] | None = None
         # What the next commit takes over from the staged table.
         self._takeover: Takeover | None = None
 
@@ -125,10 +125,10 @@ class ClaimedTable:
             self.spec_id = base.metadata["default-spec-id"]
         # Rows have partition values of the spec that the stream was opened with.
         require_spec(base.metadata, self.spec_id, name)
-        recorded = read_property(base.metadata, self.progress.sink_id)
         self.progress = claimed_progress(base.metadata, self.progress, refresh, name)
         commit_claim(self.catalog, base, self.progress, schema, self.properties)
-        if recorded is not None and recorded.may_be_staged and not self.is_staged:
+        # After the claim: the staged table is of an earlier run, which cannot commit any more.
+        if self.progress.may_be_staged and not self.is_staged:
             drop_refresh(self.catalog, self.name)
 
     def replace_with(self, schema: pa.Schema) -> None:
@@ -168,9 +168,9 @@ class ClaimedTable:
                 None if self.replaces else self.progress.frontier,
                 ordered_by=self.progress.ordered_by,
             )
-            uuid = stage_refresh(self.catalog, base, self.updates, start)
+            self._staged = self.name, stage_refresh(self.catalog, base, self.updates, start)
             replaced = self._replaced or base.metadata
-            self._own = _OwnTable(self.name, self.progress, replaced, self._summaries, uuid)
+            self._own = _OwnTable(self.name, self.progress, replaced, self._summaries)
             self.name, self.progress = refresh_name(self.name), start
             self.replaces, self.updates, self._replaced = False, (), None
             self._summaries = FrontierChain()
@@ -194,15 +194,14 @@ class ClaimedTable:
             return progress
 
     def drop_staged(self) -> None:
-        """Drop the staged table, whose files the stream's own table has, or nobody needs.
+        """Drop this run's staged table, whose files the stream's own table has, or nobody needs.
 
         Raises:
             CatalogError: the catalog refuses.
         """
-        if self._own is None:
-            drop_refresh(self.catalog, self.name)
-        else:
-            drop_refresh(self.catalog, self._own.name, self._own.staged_uuid)
+        if self._staged is not None:
+            drop_refresh(self.catalog, *self._staged)
+            self._staged = None
 
     def record(self, frontier: Frontier) -> None:
         """Record progress that changed no rows, in the table's property and without a snapshot.
@@ -261,14 +260,14 @@ class ClaimedTable:
 
     def _load(self, history: bool = True) -> LoadedTable:
         base = self.catalog.load(self.name, history)
-        if self._own is not None:
-            found = None if base is None else base.metadata["table-uuid"]
-            if found != self._own.staged_uuid:
-                raise Fenced(
-                    f"Another run of the stream {self.progress.sink_id} has taken over, and has "
-                    f"dropped what this full refresh of {'.'.join(self._own.name)} had written. "
-                    "This run has stopped."
-                )
+        found = None if base is None else base.metadata["table-uuid"]
+        if self._own is not None and self._staged is not None and found != self._staged[1]:
+            raise Fenced(
+                f"The staged table of this full refresh, {'.'.join(self.name)}, was dropped: by "
+                f"another run of the stream {self.progress.sink_id}, which has taken over, or by a "
+                f"user. {'.'.join(self._own.name)} keeps its rows, and this run has stopped. If "
+                "there is no other run, run the model with --full-refresh again."
+            )
         if base is None:
             raise StreamError(
                 f"The table {'.'.join(self.name)} was dropped while its stream ran. Run the model "

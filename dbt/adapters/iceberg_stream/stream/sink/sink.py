@@ -209,6 +209,7 @@ class Sink(ClaimedTable):
             removed=tuple(removed),
             removes_all=self.replaces,
             properties={**self.properties, **ahead.summary(covered)},
+            next_row_id=0 if takeover is None else takeover.next_row_id,
         )
         committer = self._committer(base, change, ahead, batches, deleted_keys)
         return SinkCommit(committer, ahead, summaries, indexed, deleted_keys)

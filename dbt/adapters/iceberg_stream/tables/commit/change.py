@@ -19,7 +19,7 @@ class AddedFiles:
         data: data files.
         deletes: position deletes, deletion vectors and equality deletes.
         sequence_number: data sequence number of rows that are not new (spec, "Sequence
-            Numbers"); None for the commit's own.
+            Numbers"), whose row ids stay, too; None for the commit's own.
     """
 
     data: tuple[DataFile, ...] = ()
@@ -59,6 +59,7 @@ class Change:
         merges_manifests: whether the snapshot merges small manifests, however few there are.
         is_staged: whether only the snapshot is added: no branch gets it, and readers who know its
             id read it.
+        next_row_id: beyond the row ids that the added files have.
     """
 
     operation: Operation
@@ -70,6 +71,7 @@ class Change:
     branch: str = MAIN
     merges_manifests: bool = False
     is_staged: bool = False
+    next_row_id: int = 0
 
     @property
     def new_files(self) -> list[DataFile]:

@@ -111,7 +111,7 @@ class SnapshotProducer:
         snapshot: dict[str, Any] = {
             "snapshot-id": self.snapshot_id,
             # Those of format version 1 are all 0 (spec, "Version 2"): Iceberg refuses others.
-            "sequence-number": last + max(len(self.change.added), 1) if numbered(metadata) else 0,
+            "sequence-number": self._sequence_number(last) if numbered(metadata) else 0,
             "timestamp-ms": max(int(time.time() * 1000), metadata["last-updated-ms"]),
             "summary": summary(self.change, removed, parent),
             "schema-id": metadata["current-schema-id"],
@@ -129,7 +129,9 @@ class SnapshotProducer:
             [*added_manifests, *base_manifests],
         )
         if metadata["format-version"] >= 3:
-            snapshot["added-rows"] = rows
+            # An upper bound (spec, "Snapshots"): the next row ids begin behind it.
+            taken = self.change.next_row_id - snapshot["first-row-id"]
+            snapshot["added-rows"] = max(rows, taken)
         return snapshot | {"manifest-list": location}
 
     def discard(self, keep: Iterable[str] = ()) -> None:
@@ -147,6 +149,10 @@ class SnapshotProducer:
     def attempt_failed(self) -> None:
         """Remove the attempt's metadata files, except those that the next attempt can use."""
         self.discard(keep=[m.manifest_path for m in self.new_manifests or []])
+
+    def _sequence_number(self, last: int) -> int:
+        kept = [added.sequence_number or 0 for added in self.change.added]
+        return max([last + max(len(kept), 1), *kept])
 
     def _base_manifests(self, parent: dict[str, Any] | None) -> list[ManifestFile]:
         return read_manifest_list(self.io, parent["manifest-list"]) if parent else []
@@ -268,7 +274,9 @@ class SnapshotProducer:
         return manifests
 
     def _entries(self, added: AddedFiles, number: int | None) -> list[ManifestEntry]:
-        files = (*map(_without_row_ids, added.data), *added.deletes)
+        is_new = added.sequence_number is None
+        data = map(_without_row_ids, added.data) if is_new else added.data
+        files = (*data, *added.deletes)
         return [entry(ADDED, file, self.snapshot_id, number) for file in files]
 
     def _write(
