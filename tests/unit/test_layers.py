@@ -44,6 +44,8 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"comparison", "replaced"},
         {"updates"},
         {"staged"},
+        {"nodes"},
+        {"commands"},
         {"aliases", "settings"},
         {"names"},
         {"errors"},
