@@ -14,6 +14,7 @@ from pyiceberg.table.update import (
 
 from dbt.adapters.iceberg_stream.builds.build import (
     Build,
+    discard,
     get_build,
     list_builds,
 )
@@ -147,6 +148,23 @@ CREATED = [*OLD[:2], [], OLD[3]]
 
 def publish_all(lake: IcebergCatalog) -> Publication:
     return publish(lake, BUILD, get_build(lake, BUILD).relations.items())
+
+
+def discard_all(lake: IcebergCatalog) -> None:
+    discard(lake, get_build(lake, BUILD))
+
+
+# How the next command ends a build whose publication was interrupted, with each catalog.
+EACH_ENDING = pytest.mark.parametrize(
+    "ending, lake",
+    [
+        (publish_all, "sqlite"),
+        (discard_all, "sqlite"),
+        (publish_all, "rest"),
+        pytest.param(discard_all, "rest", marks=pytest.mark.slow),
+    ],
+    indirect=["lake"],
+)
 
 
 def assert_clean(lake: IcebergCatalog, names: Sequence[str] = NAMES) -> None:

@@ -35,6 +35,7 @@ from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode
 from tests.integration.builds.staged_builds import (
     BUILD,
     CREATED,
+    EACH_ENDING,
     NAMES,
     NEW,
     OLD,
@@ -83,20 +84,7 @@ def test_one_transaction(lake: IcebergCatalog, server: RestCatalog) -> None:
     assert [path for _, path in writes] == ["/v1/transactions/commit"]
 
 
-def discard_all(lake: IcebergCatalog) -> None:
-    discard(lake, get_build(lake, BUILD))
-
-
-@pytest.mark.parametrize(
-    "ending, lake",
-    [
-        (publish_all, "sqlite"),
-        (discard_all, "sqlite"),
-        (publish_all, "rest"),
-        pytest.param(discard_all, "rest", marks=pytest.mark.slow),
-    ],
-    indirect=["lake"],
-)
+@EACH_ENDING
 def test_interrupted_at_every_call(
     lake: IcebergCatalog, ending: Callable[[IcebergCatalog], Any]
 ) -> None:

@@ -38,12 +38,14 @@ from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode
 from tests.integration.builds.staged_builds import (
     BUILD,
+    EACH_ENDING,
     OLD,
     VIEW,
     Interrupted,
     Interruption,
     assert_clean,
     before_call,
+    discard_all,
     drop_all,
     fail,
     publish_all,
@@ -309,20 +311,7 @@ def kinds(lake: IcebergCatalog) -> dict[str, str]:
     return dict(lake.relations("s"))
 
 
-def discard_all(lake: IcebergCatalog) -> None:
-    discard(lake, get_build(lake, BUILD))
-
-
-@pytest.mark.parametrize(
-    "ending, lake",
-    [
-        (publish_all, "sqlite"),
-        (discard_all, "sqlite"),
-        (publish_all, "rest"),
-        pytest.param(discard_all, "rest", marks=pytest.mark.slow),
-    ],
-    indirect=["lake"],
-)
+@EACH_ENDING
 def test_a_swap_interrupted_at_every_call(
     lake: IcebergCatalog, ending: Callable[[IcebergCatalog], Any]
 ) -> None:
