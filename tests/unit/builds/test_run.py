@@ -83,12 +83,13 @@ class Commands:
 
     lake: IcebergCatalog
     project: tuple[str, ...] = ()
+    publishes: bool = False
     count: int = 0
 
     def begin(self, *nodes: str) -> BuildRun:
         """A command that has begun its first node."""
         self.count += 1
-        settings = BuildSettings("pr", publishes=False, continues=True, keep=timedelta(days=1))
+        settings = BuildSettings("pr", self.publishes, continues=True, keep=timedelta(days=1))
         ids = [[f"model.test.{node}" for node in all_] for all_ in (nodes, self.project)]
         run = BuildRun(
             settings,
@@ -186,6 +187,15 @@ def test_not_reached_after_a_failure(commands: Commands) -> None:
     run = commands.begin("a", "b", "c")
     commands.end(run, a="error")
     assert (commands.failed(), commands.have_ended) == (["a", "b", "c"], True)
+
+
+def test_a_retry_after_a_killed_one(commands: Commands) -> None:
+    commands.publishes = True
+    commands.begin("a", "b")
+    commands.end(commands.begin("b"), b="success")
+    assert commands.lake.relations("s") == [(staged_name(NAME, "pr")[1], "view")]
+    commands.end(commands.begin("a"), a="success")
+    assert commands.lake.relations("s") == [(NAME[1], "view")]
 
 
 def test_titles_of_nodes() -> None:

@@ -355,9 +355,11 @@ class BuildRun:
         others = self._others()
         record = self._nodes.record(True, others, relations)
         failed, planned = unresolved([*others, record])
-        if self.settings.publishes and not failed and not planned:
-            self._publish(relations)
-            return
+        if self.settings.publishes:
+            failed += planned
+            if not failed:
+                self._publish(relations)
+                return
         self._warn_of_calls()
         # Also of a command that has staged nothing, such as a retry of tests.
         self._note(False)
@@ -373,7 +375,7 @@ class BuildRun:
         if failed:
             logger.warning(
                 f"The build `{self.name}` was not published: {_list(node_titles(failed))} "
-                f"failed or were skipped. Its {count} stay{'s' if one else ''}. Run "
+                f"failed or were not run. Its {count} stay{'s' if one else ''}. Run "
                 f"`dbt retry` after a correction, or `iceberg-stream diff --build {self.name}` "
                 f"to see what changed, or `iceberg-stream discard {self.name}`."
             )
