@@ -38,7 +38,7 @@ class TestReportOfBuilds(Shop):
         words = self.words(project)
         staged, published = words.split(" Published ")
         assert "pr-42 : 2 tables, 1 view" in staged
-        assert "Failed or skipped in the last command: few_orders." in staged
+        assert "Failed or skipped: few_orders." in staged
         # Two rows are new, and three have another version.
         assert f"{schema}.orders changed 3 5 2 3 0" in staged
         assert f"{schema}.totals changed 1 1 1 0 1" in staged
