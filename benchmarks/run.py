@@ -15,7 +15,7 @@ from . import report
 from .bench import Bench, Benchmark
 from .harness import BenchmarkError, Result
 
-AREAS = ("batch", "connect", "write", "stream", "read")
+AREAS = ("batch", "connect", "write", "rows", "stream", "read")
 BUSY = 0.5  # load above which figures are not to be trusted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,17 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
-from dbt.adapters.iceberg_stream.stream.batches import copy_on_write, runners
-from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import CopyOnWrite, in_threads
+from dbt.adapters.iceberg_stream.stream.batches import runners
+from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
+    CopyOnWrite,
+    rewrite_here,
+    rewrite_in_tasks,
+)
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes
-from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
-from dbt.adapters.iceberg_stream.tables.merge.row_removal import RowRemoval, RowsToRemove
+from dbt.adapters.iceberg_stream.tables.files.reader import OldFile
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import FileChange, FileRewrite
+from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
 from tests.integration.replica import Replica
 from tests.integration.stream_bed import Bed, last_of_each, random_changes
 from tests.integration.streams import NAME, Change, Truth, make_table, open_sink, write
@@ -37,9 +42,9 @@ def bed(lake: IcebergCatalog, spark: Session, tmp_path: Path) -> MakeBed:
             settings["partition"] = f"named_struct('f0', `{by}`)"
         options = {"deletes": "op = 'd'", "truncates": "op = 't'"}
         runner, rewriter = (
-            (runners.in_tasks, copy_on_write.in_tasks)
+            (runners.in_tasks, rewrite_in_tasks)
             if tasks
-            else (runners.in_process, copy_on_write.in_threads)
+            else (runners.in_process, rewrite_here)
         )
         return Bed(
             lake,
@@ -182,14 +187,15 @@ def test_another_writer_meanwhile(bed: MakeBed) -> None:
     """What it has added is looked at as well."""
     commits: list[str] = []
 
-    def slowly(
-        session: Session, removal: RowRemoval, items: Sequence[RowsToRemove]
-    ) -> list[WrittenFile | None]:
-        done = in_threads(session, removal, items)
-        if not commits:
-            commits.append(f"insert into s.{made.name} values (1, 'other', 0, 0), (8, 'o', 0, 0)")
-            session.run(commits[0])
-        return done
+    def slowly(session: Session) -> Runner:
+        def run(rewrite: FileRewrite, files: Sequence[OldFile]) -> Iterator[FileChange]:
+            yield from in_threads(rewrite, files)
+            if not commits:
+                values = "(1, 'other', 0, 0), (8, 'o', 0, 0)"
+                commits.append(f"insert into s.{made.name} values {values}")
+                session.run(commits[0])
+
+        return run
 
     made = bed(rewriter=slowly)
     made.land(changed(1, 2))
@@ -206,11 +212,12 @@ def test_a_run_that_fails_leaves_nothing(bed: MakeBed) -> None:
         made.land(changed(key, key + 10))
         made.drain()
 
-    def failing(
-        session: Session, removal: RowRemoval, items: Sequence[RowsToRemove]
-    ) -> list[WrittenFile | None]:
-        removal.run(items[0])
-        raise OSError("no space left on device")
+    def failing(session: Session) -> Runner:
+        def run(rewrite: FileRewrite, files: Sequence[OldFile]) -> Iterator[FileChange]:
+            yield rewrite.run(files[0])
+            raise OSError("no space left on device")
+
+        return run
 
     before = made.rows()
     made.land(changed(1, 2, b=1))
@@ -219,7 +226,7 @@ def test_a_run_that_fails_leaves_nothing(bed: MakeBed) -> None:
         made.drain()
     assert made.rows() == before
     assert orphans(made) == []
-    made.rewriter = in_threads
+    made.rewriter = rewrite_here
     made.drain()
     assert made.rows("id, b") == [(1, 1), (2, 1), (11, 0), (12, 0)]
 

@@ -12,7 +12,7 @@ from dbt.adapters.iceberg_stream.stream import table_maintenance
 from dbt.adapters.iceberg_stream.stream.errors import Fenced
 from dbt.adapters.iceberg_stream.stream.table_maintenance import Budget, TableMaintenance
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import NotConvertible
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
+from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
 
 
 class Clock:

@@ -29,7 +29,7 @@ from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
 )
 from dbt.adapters.iceberg_stream.tables.merge.engine import DuplicateKeys, MergeResult, merge
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
-from dbt.adapters.iceberg_stream.tables.merge.rewrite import in_threads
+from dbt.adapters.iceberg_stream.tables.merge.threads import in_threads
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import in_tasks
 

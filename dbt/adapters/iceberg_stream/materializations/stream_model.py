@@ -22,9 +22,9 @@ from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.read_deletes import staged_snapshot
 from dbt.adapters.iceberg_stream.relation import table_name
-from dbt.adapters.iceberg_stream.stream.batches import copy_on_write
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
+from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import rewrite_here, rewrite_in_tasks
 from dbt.adapters.iceberg_stream.stream.batches.runners import in_process, in_tasks
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import (
@@ -333,7 +333,7 @@ class StreamModel:
             options=options,
             runner=in_tasks if context.is_remote else in_process,
             partitions=partial(partition_values, spec=target.spec, schema=target.schema),
-            rewriter=copy_on_write.in_tasks if context.is_remote else copy_on_write.in_threads,
+            rewriter=rewrite_in_tasks if context.is_remote else rewrite_here,
             bad_records=_bad_records(context.catalog, name, options, properties),
             schema=to_arrow_schema(StructType([StructField(*column) for column in columns])),
         )

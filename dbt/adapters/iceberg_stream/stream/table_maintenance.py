@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.tables.compaction.small_files import BYTES_AT_O
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import NotConvertible
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import UnsupportedFile
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
+from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
 
 logger = Logger()
 

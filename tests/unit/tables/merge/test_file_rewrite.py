@@ -15,11 +15,10 @@ import pytest
 from pyspark import cloudpickle
 
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
+from dbt.adapters.iceberg_stream.tables.files.reader import OLD_FILES, NotByRewriting, OldFile
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     TASK_RESULT,
-    Candidate,
-    FileMerge,
-    NotByRewriting,
+    FileRewrite,
     read_task_result,
     run_task,
 )
@@ -44,7 +43,8 @@ class Nothing:
 
 sys.meta_path.insert(0, Nothing())
 task = pickle.load(open(sys.argv[1], "rb"))
-batch = pa.RecordBatch.from_pylist([{"location": "x://" + sys.argv[2], "path": sys.argv[2]}])
+row = {"location": "x://" + sys.argv[2], "path": sys.argv[2], "dead": []}
+batch = pa.RecordBatch.from_pylist([row], pickle.load(open(sys.argv[5], "rb")))
 with pa.ipc.new_stream(sys.argv[3], pickle.load(open(sys.argv[4], "rb"))) as out:
     for result in task([batch]):
         out.write_batch(result)
@@ -59,9 +59,10 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def file_merge(deletes: Deletes = Deletes.NONE) -> FileMerge:
+def file_merge(deletes: Deletes = Deletes.NONE) -> FileRewrite:
     source = Source(pa.table({"id": [2, 9], "n": [5, 5]}, schema=SCHEMA), ["id"])
-    return FileMerge(fs.LocalFileSystem(), SCHEMA, ParquetOptions(), source, ["n"], deletes, "abc")
+    options = ParquetOptions()
+    return FileRewrite(fs.LocalFileSystem(), SCHEMA, options, "merge-abc-", source, ["n"], deletes)
 
 
 def test_a_worker_has_nothing_of_ours(file: Path, tmp_path: Path) -> None:
@@ -69,7 +70,9 @@ def test_a_worker_has_nothing_of_ours(file: Path, tmp_path: Path) -> None:
         cloudpickle.register_pickle_by_value(module)
     (tmp_path / "task").write_bytes(cloudpickle.dumps(partial(run_task, file_merge())))
     (tmp_path / "schema").write_bytes(cloudpickle.dumps(TASK_RESULT))
-    names = [str(tmp_path / "task"), str(file), str(tmp_path / "out"), str(tmp_path / "schema")]
+    (tmp_path / "files").write_bytes(cloudpickle.dumps(OLD_FILES))
+    names = [str(tmp_path / "task"), str(file)]
+    names += [str(tmp_path / name) for name in ("out", "schema", "files")]
     subprocess.run([sys.executable, "-c", WORKER, *names], check=True)
     (row,) = pa.ipc.open_stream(tmp_path / "out").read_all().to_pylist()
     result = read_task_result(row)
@@ -80,7 +83,7 @@ def test_a_worker_has_nothing_of_ours(file: Path, tmp_path: Path) -> None:
 
 
 def test_what_was_made_is_removed(file: Path) -> None:
-    merge, candidate = file_merge(), Candidate(f"x://{file}", str(file))
+    merge, candidate = file_merge(), OldFile(f"x://{file}", str(file))
     result = merge.run(candidate)
     assert len(list(file.parent.iterdir())) == 2
     merge.remove(candidate, result)
@@ -93,21 +96,21 @@ def test_what_was_made_is_removed(file: Path) -> None:
 
 
 def test_rows_without_a_match_are_left_out(file: Path) -> None:
-    result = file_merge(Deletes.UNMATCHED).run(Candidate(str(file), str(file)))
+    result = file_merge(Deletes.UNMATCHED).run(OldFile(str(file), str(file)))
     assert (result.changed, result.deleted) == (1, 2)
     assert pq.read_table(result.new_files[0].location).to_pydict() == {"id": [2], "n": [5]}
 
 
 def test_rows_with_a_match_are_left_out(file: Path) -> None:
     merge = replace(file_merge(Deletes.MATCHED), updates=())
-    result = merge.run(Candidate(str(file), str(file)))
+    result = merge.run(OldFile(str(file), str(file)))
     assert (result.changed, result.deleted) == (0, 1)
     assert pq.read_table(result.new_files[0].location).to_pydict() == {"id": [1, 3], "n": [0, 0]}
 
 
 def test_a_refusal_travels(file: Path) -> None:
     pq.write_table(pa.table({"id": [1], "n": [0]}), file)
-    batch = pa.RecordBatch.from_pylist([{"location": "here", "path": str(file)}])
+    batch = pa.RecordBatch.from_pylist([vars(OldFile("here", str(file)))], OLD_FILES)
     (answer,) = run_task(file_merge(), [batch])
     with pytest.raises(NotByRewriting, match="has no field ids"):
         read_task_result(answer.to_pylist()[0])
@@ -119,7 +122,7 @@ def test_what_the_first_attempt_of_a_task_has_left_goes(file: Path) -> None:
         list(run_task(file_merge(), rows.to_batches()))
         return pa.Table.from_batches(run_task(file_merge(), rows.to_batches(), attempt=1))
 
-    candidate = Candidate(f"x://{file}", str(file))
+    candidate = OldFile(f"x://{file}", str(file))
     (result,) = in_tasks(map_in_arrow)(file_merge(), [candidate])
     new = file.with_name(result.new_files[0].location.rsplit("/", 1)[1])
     assert sorted(file.parent.iterdir()) == sorted([file, new])
@@ -129,7 +132,7 @@ def test_a_task_that_fails_says_which_file(file: Path) -> None:
     def map_in_arrow(rows: pa.Table, *_: object) -> pa.Table:
         return pa.Table.from_batches(run_task(file_merge(), rows.to_batches()))
 
-    there, lost = (Candidate(f"x://{f}", str(f)) for f in (file, file.with_name("lost.parquet")))
+    there, lost = (OldFile(f"x://{f}", str(f)) for f in (file, file.with_name("lost.parquet")))
     with pytest.raises(OSError, match="lost.parquet"):
         list(in_tasks(map_in_arrow)(file_merge(), [there, lost]))
     assert list(file.parent.iterdir()) == [file]

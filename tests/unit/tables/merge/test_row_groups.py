@@ -16,14 +16,16 @@ import pytest
 
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions, read_footer
+from dbt.adapters.iceberg_stream.tables.files.reader import (
+    NotByRewriting,
+    OldFile,
+    read_rows,
+    require_ids,
+)
 from dbt.adapters.iceberg_stream.tables.merge import file_rewrite
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
-    Candidate,
-    FileMerge,
-    NotByRewriting,
-    read_rows,
+    FileRewrite,
     read_task_result,
-    require_ids,
     run_with_retries,
 )
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source, changed
@@ -53,8 +55,8 @@ def run(
 ) -> tuple[Any, dict[str, list[Any]] | None]:
     rows = Source(pa.table(source, schema=SCHEMA), ["id"])
     options = ParquetOptions(target_size=1)
-    merge = FileMerge(fs.LocalFileSystem(), SCHEMA, options, rows, updates, deletes, "w")
-    done = merge.run(Candidate(f"x://{file}", str(file)))
+    merge = FileRewrite(fs.LocalFileSystem(), SCHEMA, options, "w", rows, updates, deletes)
+    done = merge.run(OldFile(f"x://{file}", str(file)))
     made = [p for p in file.parent.iterdir() if p != file]
     assert len(made) == len(done.new_files) <= 1
     return done, pq.read_table(made[0]).to_pydict() if made else None
@@ -65,7 +67,7 @@ def test_a_row_of_any_row_group_is_updated(file: Path, place: int) -> None:
     done, actual = run(file, {"id": [9, place], "n": [1, 7]})
     assert actual == {"id": list(range(5)), "n": [7 if n == place else 0 for n in range(5)]}
     assert (done.changed, done.deleted, done.matched.to_pylist()) == (1, 0, [1])
-    assert done.replaced
+    assert done.changes_rows
     assert read_footer(done.new_files[0].footer).num_row_groups == 3
 
 
@@ -73,7 +75,7 @@ def test_rows_that_are_the_same_change_nothing(file: Path) -> None:
     done, actual = run(file, {"id": [0, 4, 9], "n": [0, 0, 1]})
     assert actual is None
     assert (done.changed, done.deleted, done.matched.to_pylist()) == (0, 0, [0, 1])
-    assert not done.replaced
+    assert not done.changes_rows
 
 
 def test_only_what_differs_counts(file: Path) -> None:
@@ -102,7 +104,7 @@ def test_rows_go(file: Path, deletes: Deletes, left: list[int], gone: int) -> No
 )
 def test_all_rows_go(file: Path, deletes: Deletes, ids: list[int]) -> None:
     done, actual = run(file, {"id": ids, "n": [0] * len(ids)}, deletes)
-    assert (actual, done.deleted, done.replaced) == (None, 5, True)
+    assert (actual, done.deleted, done.changes_rows) == (None, 5, True)
 
 
 @pytest.mark.parametrize(
@@ -110,14 +112,14 @@ def test_all_rows_go(file: Path, deletes: Deletes, ids: list[int]) -> None:
 )
 def test_no_row_goes(file: Path, deletes: Deletes, ids: list[int]) -> None:
     done, actual = run(file, {"id": ids, "n": [0] * len(ids)}, deletes)
-    assert (actual, done.deleted, done.replaced) == (None, 0, False)
+    assert (actual, done.deleted, done.changes_rows) == (None, 0, False)
 
 
 def test_columns_are_known_by_their_ids(file: Path) -> None:
     now = pa.schema([field("new", pa.string(), 3), field("key", pa.int64(), 1)])
     rows = Source(pa.table({"key": [1], "new": ["x"]}).select(["new", "key"]).cast(now), ["key"])
-    merge = FileMerge(fs.LocalFileSystem(), now, ParquetOptions(), rows, ["new"], Deletes.NONE, "w")
-    (made,) = merge.run(Candidate(str(file), str(file))).new_files
+    merge = FileRewrite(fs.LocalFileSystem(), now, ParquetOptions(), "w", rows, ["new"])
+    (made,) = merge.run(OldFile(str(file), str(file))).new_files
     assert pq.read_table(made.location).to_pydict() == {
         "new": [None, "x", None, None, None],
         "key": list(range(5)),
@@ -127,8 +129,8 @@ def test_columns_are_known_by_their_ids(file: Path) -> None:
 def test_a_file_that_is_older_than_all_columns(file: Path) -> None:
     now = pa.schema([field("key", pa.int64(), 3), field("v", pa.int64(), 4)])
     rows = Source(pa.table({"key": [None], "v": [1]}, schema=now), ["key"])
-    merge = FileMerge(fs.LocalFileSystem(), now, ParquetOptions(), rows, ["v"], Deletes.NONE, "w")
-    done = merge.run(Candidate(str(file), str(file)))
+    merge = FileRewrite(fs.LocalFileSystem(), now, ParquetOptions(), "w", rows, ["v"])
+    done = merge.run(OldFile(str(file), str(file)))
     assert done.changed == 5
     assert pq.read_table(done.new_files[0].location)["v"].to_pylist() == [1] * 5
 
@@ -185,17 +187,10 @@ def test_maps_have_no_names_in_between(tmp_path: Path) -> None:
 
 
 def test_faults_of_files_tell_which(file: Path) -> None:
-    merge = FileMerge(
-        fs.LocalFileSystem(),
-        SCHEMA,
-        ParquetOptions(),
-        Source(pa.table({"id": [1], "n": [1]}, schema=SCHEMA), ["id"]),
-        ["n"],
-        Deletes.NONE,
-        "w",
-    )
+    source = Source(pa.table({"id": [1], "n": [1]}, schema=SCHEMA), ["id"])
+    merge = FileRewrite(fs.LocalFileSystem(), SCHEMA, ParquetOptions(), "w", source, ["n"])
     with pytest.raises(OSError, match="x://lost: "):
-        merge.run(Candidate("x://lost", str(file.with_name("lost"))))
+        merge.run(OldFile("x://lost", str(file.with_name("lost"))))
     required = pa.schema(
         [
             SCHEMA.field("id"),
@@ -204,7 +199,7 @@ def test_faults_of_files_tell_which(file: Path) -> None:
         ]
     )
     with pytest.raises(ColumnError, match="`m` is missing, but the table requires it"):
-        replace(merge, schema=required).run(Candidate(str(file), str(file)))
+        replace(merge, schema=required).run(OldFile(str(file), str(file)))
 
 
 class TestTasks:
@@ -247,7 +242,7 @@ class TestTasks:
         assert slept == []
 
     def test_failures_are_raised_by_who_reads_them(self) -> None:
-        row = {"failed": None, "refused": None, "location": "l", "matched": [2], "changed": 3, "deleted": 4, "new_files": []}  # fmt: skip
+        row = {"failed": None, "refused": None, "location": "l", "matched": [2], "changed": 3, "deleted": 4, "new_files": [], "dead": [], "moved": None}  # fmt: skip
         done = read_task_result(row)
         assert (done.location, done.matched.to_pylist(), done.changed, done.deleted) == (
             "l",

@@ -23,7 +23,7 @@ from dbt.adapters.iceberg_stream.tables.compaction.deleted_rows import rewrite_d
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import convert_equality_deletes
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import UnsupportedFile
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
+from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
 
 
 def plan_conversion(

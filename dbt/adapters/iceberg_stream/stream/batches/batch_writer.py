@@ -26,7 +26,7 @@ from dbt.adapters.iceberg_stream.stream.batches.bad_records import (
 from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
     CopyOnWrite,
     Rewriter,
-    in_threads,
+    rewrite_here,
 )
 from dbt.adapters.iceberg_stream.stream.batches.decoded_records import DecodedRecords
 from dbt.adapters.iceberg_stream.stream.batches.located_rows import with_located_rows
@@ -95,7 +95,7 @@ class BatchWriter:
     bad_records: BadRecords
     schema: pa.Schema
     partitions: Partitions | None = None
-    rewriter: Rewriter = in_threads
+    rewriter: Rewriter = rewrite_here
     _fallbacks: Fallbacks = field(default_factory=Fallbacks, init=False)
     _is_explained: bool = field(default=False, init=False)
 

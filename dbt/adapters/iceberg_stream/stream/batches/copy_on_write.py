@@ -5,9 +5,7 @@ Article on the write contract, "Row-Level Writes: Copy-on-Write".
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -23,78 +21,43 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import RewrittenFile, WrittenBatch
 from dbt.adapters.iceberg_stream.tables.commit.live_files import has_deletes, live_entries
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
-from dbt.adapters.iceberg_stream.tables.files import casting, field_ids, parquet
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.data_files import with_lineage
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
+from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting, OldFile
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.merge import file_rewrite, row_removal, rows
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
-from dbt.adapters.iceberg_stream.tables.merge.row_removal import (
-    ROWS_TO_REMOVE,
-    TASK_RESULT,
-    RowRemoval,
-    RowsToRemove,
-    read_task_result,
-    run_task,
-)
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import FileChange, FileRewrite
+from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import TooLarge, in_tasks
+from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
 
-WORKER_CODE = (casting, field_ids, parquet, rows, file_rewrite, row_removal)
-WORKERS = max(1, min(4, os.cpu_count() or 1))
-# The positions are part of the request, and servers accept requests of up to 128 MiB.
-MOST_BYTES = 64 * 1024 * 1024
-
-# Rewrites files, and returns the new ones in their order; None for files without rows left.
-Rewriter = Callable[[Session, RowRemoval, Sequence[RowsToRemove]], "list[WrittenFile | None]"]
+# Returns what processes files: threads of this process, or the tasks of a session.
+Rewriter = Callable[[Session], Runner]
 
 
-def in_threads(
-    session: Session, removal: RowRemoval, items: Sequence[RowsToRemove]
-) -> list[WrittenFile | None]:
-    """Rewrite files in this process.
+def rewrite_here(session: Session) -> Runner:
+    """Return a runner that rewrites files in this process.
 
     Args:
         session: of the engine; not used.
-        removal: rewrites the files.
-        items: the files and the rows to remove.
-
-    Returns:
-        The new files in the order of `items`; None for files without rows left.
     """
-    with ThreadPoolExecutor(WORKERS, thread_name_prefix="stream-rest") as pool:
-        return list(pool.map(removal.run, items))
+    return in_threads
 
 
-def in_tasks(
-    session: Session, removal: RowRemoval, items: Sequence[RowsToRemove]
-) -> list[WrittenFile | None]:
-    """Rewrite files in Spark's tasks, one for each file.
+def rewrite_in_tasks(session: Session) -> Runner:
+    """Return a runner that rewrites files in Spark's tasks, one for each file.
 
     Args:
         session: of the engine.
-        removal: rewrites the files.
-        items: the files and the rows to remove.
-
-    Returns:
-        The new files in the order of `items`; None for files without rows left.
     """
-    table = pa.Table.from_pylist([vars(item) for item in items], ROWS_TO_REMOVE)
-    if table.nbytes > MOST_BYTES:
-        return in_threads(session, removal, items)
 
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
+    def run(rewrite: FileRewrite, files: Sequence[OldFile]) -> Iterator[FileChange]:
+        try:
+            yield from in_tasks(session.map_in_arrow)(rewrite, files)
+        except TooLarge:
+            yield from in_threads(rewrite, files)
 
-        context = TaskContext.get()
-        yield from run_task(removal, batches, context.attemptNumber() if context else 0)
-
-    results = session.map_in_arrow(table, work, TASK_RESULT, WORKER_CODE).to_pylist()
-    files = {row["replaced"]: read_task_result(row) for row in results}
-    if any(row["attempt"] for row in results):
-        # The first attempt of a task that Spark has retried may have left files.
-        removal.sweep(items, files.values())
-    return [files[item.location] for item in items]
+    return run
 
 
 @dataclass(frozen=True)
@@ -130,7 +93,7 @@ class CopyOnWrite:
         data = [new for delta in batch.deltas for sub in delta.sub_batches for new in sub.data]
         with_dead_rows = [new for new in data if len(new.dead)]
         items = [
-            RowsToRemove(new.file.location, self.plan.path_of(new.file.location), new.dead)
+            OldFile(new.file.location, self.plan.path_of(new.file.location), new.dead)
             for new in with_dead_rows
         ]
         files = self._rewrite("own", self.plan.schema, items)
@@ -170,7 +133,7 @@ class CopyOnWrite:
         if other := next((f for f in old if f.file_format != FileFormat.PARQUET), None):
             reason = f"{other.file_path} is in {other.file_format.value}"
             raise StreamError(_cannot_rewrite(self.base.name, reason))
-        items = [_rows_to_remove(target, entries[path], rows) for path, rows in positions.items()]
+        items = [_old_file(target, entries[path], rows) for path, rows in positions.items()]
         v3 = metadata["format-version"] >= 3
         schema = file_schema(with_lineage(target.schema)) if v3 else target.file_schema
         new = self._rewrite("table", schema, items)
@@ -189,7 +152,7 @@ class CopyOnWrite:
             raise StreamError(_cannot_rewrite(self.base.name, "a column has a default"))
 
     def _rewrite(
-        self, whose: str, schema: pa.Schema, items: Sequence[RowsToRemove]
+        self, whose: str, schema: pa.Schema, items: Sequence[OldFile]
     ) -> list[WrittenFile | None]:
         if not items:
             return []
@@ -197,23 +160,25 @@ class CopyOnWrite:
         # The batch's own files and the table's are rewritten under different ids, so that an error
         # in one of the two removes only its files.
         write_id = f"{plan.write_id}-{whose}"
-        removal = RowRemoval(plan.filesystem, schema, plan.options, write_id)
+        prefix = f"stream-{write_id}-rest-"
+        rewrite = FileRewrite(plan.filesystem, schema, plan.options, prefix)
         with ExitStack() as undo:
             # If a thread or task fails, the files of the others are unknown.
-            undo.callback(removal.sweep, items)
+            undo.callback(rewrite.sweep, items)
             try:
-                files = self.rewriter(self.session, removal, items)
+                run = self.rewriter(self.session)
+                changes = {change.location: change for change in run(rewrite, items)}
             except NotByRewriting as error:
                 raise StreamError(_cannot_rewrite(self.base.name, str(error))) from error
             except ColumnError as error:
                 raise StreamError(_cannot_rewrite(self.base.name, error.clause)) from error
             undo.pop_all()
-        return files
+        return [next(iter(changes[item.location].new_files), None) for item in items]
 
 
-def _rows_to_remove(target: WriteTarget, entry: ManifestEntry, rows: pa.Int64Array) -> RowsToRemove:
+def _old_file(target: WriteTarget, entry: ManifestEntry, rows: pa.Int64Array) -> OldFile:
     file = entry.data_file
-    return RowsToRemove(
+    return OldFile(
         file.file_path,
         target.path_of(file.file_path),
         rows,

@@ -33,17 +33,23 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
     NewData,
     SubBatch,
 )
-from dbt.adapters.iceberg_stream.tables.files import casting, parquet, uploads
+from dbt.adapters.iceberg_stream.tables.files import (
+    casting,
+    field_ids,
+    parquet,
+    reader,
+    uploads,
+)
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.tables.merge import rows as merge_rows
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import read_rows
+from dbt.adapters.iceberg_stream.tables.files.reader import read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
 WORKER_CODE = (
-    *(arrow_offsets, casting, parquet, uploads),
+    *(arrow_offsets, casting, field_ids, parquet, uploads, reader),
     *(merge_rows, changes, sub_batch, row_delta),
 )
 # Writes the changes of a query to files, given the query's views by their names.

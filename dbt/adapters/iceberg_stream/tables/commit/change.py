@@ -37,11 +37,14 @@ class Validation:
             does.
         new_deletes: whether deletes of rows in removed files conflict: the commit would bring the
             rows back.
+        located: locations of data files whose rows the write deletes by position. They must stay,
+            and get no other deletes.
     """
 
     since: int | None
     conflicts: Callable[[DataFile], bool] | None = None
     new_deletes: bool = True
+    located: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

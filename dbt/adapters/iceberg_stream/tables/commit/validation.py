@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.tables.commit.change import Change
 from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ADDED,
+    DELETED,
     read_manifest_list,
     read_manifests,
 )
@@ -25,10 +26,13 @@ FILE_PATH = 2147483546
 
 @dataclass
 class _Since:
-    """Files that were added after a snapshot, and their writers."""
+    """Files that were added or removed after a snapshot, and their writers."""
 
     data: list[DataFile] = field(default_factory=list)
     deletes: list[DataFile] = field(default_factory=list)
+    # Of all commits, also of those that keep all rows.
+    all_deletes: list[DataFile] = field(default_factory=list)
+    removed: set[str] = field(default_factory=set)
     writers: list[str] = field(default_factory=list)
 
 
@@ -52,13 +56,15 @@ def validate(io: FileIO, metadata: Metadata, change: Change) -> None:
     conflicts = validation.conflicts
     added = [file for file in since.data if conflicts is not None and conflicts(file)]
     removed = {f.file_path for f in change.removed if f.content == DataFileContent.DATA}
-    new_deletes = [f for f in since.deletes if validation.new_deletes and _may_delete(f, removed)]
-    if not added and not new_deletes:
+    deleted = [f for f in since.deletes if validation.new_deletes and _may_delete(f, removed)]
+    deleted += [f for f in since.all_deletes if _may_delete(f, {*validation.located})]
+    rewritten = since.removed & validation.located
+    if not added and not deleted and not rewritten:
         return
     conflict = (
         f"added {len(added)} data files that conflict with this write"
         if added
-        else "deleted rows of files that this write replaces"
+        else f"{'deleted rows of' if deleted else 'removed or rewrote'} files that this write changes"
     )
     raise ValidationFailed(
         f"Another writer {conflict}: {', '.join(since.writers)}.",
@@ -87,21 +93,33 @@ def _collect(io: FileIO, metadata: Metadata, change: Change) -> _Since | None:
         if snapshot["snapshot-id"] == change.validation.since:
             return since
         summary = snapshot.get("summary") or {}
-        if keeps_rows(snapshot):
+        if keeps_rows(snapshot) and not change.validation.located:
             continue
         writer = summary.get("iceberg-stream.model") or summary.get("engine-name") or "unknown"
         since.writers.append(f"snapshot {snapshot['snapshot-id']} by {writer}")
-        manifests = [
-            manifest
-            for manifest in read_manifest_list(io, snapshot["manifest-list"])
-            if manifest.added_snapshot_id == snapshot["snapshot-id"] and manifest.has_added_files()
-        ]
-        for manifest, entries in zip(manifests, read_manifests(io, manifests), strict=True):
-            into = since.data if manifest.content == ManifestContent.DATA else since.deletes
-            into += [item.data_file for item in entries if item.status == ADDED]
+        _add_files(io, snapshot, since, bool(change.validation.located))
     # For a table that was empty, the list is complete only if it has the first snapshot.
     has_first_snapshot = snapshot is None or snapshot.get("parent-snapshot-id") is None
     return since if change.validation.since is None and has_first_snapshot else None
+
+
+def _add_files(io: FileIO, snapshot: dict[str, Any], since: _Since, with_removed: bool) -> None:
+    manifests = [
+        manifest
+        for manifest in read_manifest_list(io, snapshot["manifest-list"])
+        if manifest.added_snapshot_id == snapshot["snapshot-id"]
+        and (manifest.has_added_files() or with_removed)
+    ]
+    for manifest, entries in zip(manifests, read_manifests(io, manifests), strict=True):
+        added = [item.data_file for item in entries if item.status == ADDED]
+        if manifest.content == ManifestContent.DELETES:
+            since.all_deletes += added
+        else:
+            since.removed |= {e.data_file.file_path for e in entries if e.status == DELETED}
+        if not keeps_rows(snapshot):
+            is_data = manifest.content == ManifestContent.DATA
+            into = since.data if is_data else since.deletes
+            into += added
 
 
 def _ancestors(metadata: Metadata, branch: str) -> Iterator[dict[str, Any]]:

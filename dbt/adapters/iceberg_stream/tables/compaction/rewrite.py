@@ -38,10 +38,9 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.data_files import describe_in_place, with_lineage
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile, writer_beside
+from dbt.adapters.iceberg_stream.tables.files.reader import OldFile, live_rows, require_ids
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import sorted_rows
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import require_ids
-from dbt.adapters.iceberg_stream.tables.merge.row_removal import RowsToRemove, remaining_rows
 
 THREADS = max(2, min(8, os.cpu_count() or 2))
 # Bytes and rows of files that are merged into one file, because memory holds their rows.
@@ -224,7 +223,7 @@ class _Rewrite:
     ) -> DataFile | None:
         """Write the live rows of some files to one file; return None if there are none."""
         arrow_schema = file_schema(self.schema)
-        items = [_rows_to_remove(self.target, item, deleted) for item in group]
+        items = [_old_file(self.target, item, deleted) for item in group]
         with ThreadPoolExecutor(THREADS, thread_name_prefix="compaction") as pool:
             read = partial(_read, self.target.filesystem(), arrow_schema)
             rows = pa.concat_tables(pool.map(read, items))
@@ -244,12 +243,12 @@ class _Rewrite:
         return describe_in_place(self.schema, dict(self.target.properties), old, new, in_order)
 
 
-def _rows_to_remove(
+def _old_file(
     target: WriteTarget, entry: ManifestEntry, deleted: Mapping[str, BitMap]
-) -> RowsToRemove:
+) -> OldFile:
     file = entry.data_file
     positions = deleted[file.file_path].to_array()
-    return RowsToRemove(
+    return OldFile(
         file.file_path,
         target.path_of(file.file_path),
         pa.array(positions, pa.uint32()).cast(pa.int64()),
@@ -258,11 +257,11 @@ def _rows_to_remove(
     )
 
 
-def _read(filesystem: fs.FileSystem, schema: pa.Schema, item: RowsToRemove) -> pa.Table:
+def _read(filesystem: fs.FileSystem, schema: pa.Schema, item: OldFile) -> pa.Table:
     try:
         with filesystem.open_input_file(item.path) as opened, pq.ParquetFile(opened) as parquet:
             require_ids(parquet, schema)
-            return pa.concat_tables([schema.empty_table(), *remaining_rows(parquet, schema, item)])
+            return pa.concat_tables([schema.empty_table(), *live_rows(parquet, schema, item)])
     except (OSError, pa.ArrowException) as error:
         raise OSError(f"{item.location}: {error}") from error
 

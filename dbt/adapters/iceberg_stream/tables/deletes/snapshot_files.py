@@ -31,12 +31,12 @@ from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
     CONTENT_OFFSET,
     read_deletion_bitmap,
 )
-from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
+from dbt.adapters.iceberg_stream.tables.files.reader import (
     NotByRewriting,
     read_rows,
     require_ids,
 )
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 # A position has 32 bits in an index and in Roaring bitmaps.
 MAX_ROWS = 1 << 32
@@ -52,11 +52,13 @@ class SnapshotFile:
 
     Attributes:
         file: the data file.
+        sequence_number: its data sequence number; None in format version 1.
         own_deletes: delete files of this data file only, which newer ones replace.
         shared_deletes: delete files of several data files, which stay.
     """
 
     file: DataFile
+    sequence_number: int | None = None
     own_deletes: list[DataFile] = field(default_factory=list)
     shared_deletes: list[DataFile] = field(default_factory=list)
 
@@ -113,7 +115,10 @@ def snapshot_files(
         data = live_entries(io, metadata, ManifestContent.DATA)
     if deletes is None:
         deletes = live_entries(io, metadata, ManifestContent.DELETES)
-    files = {item.data_file.file_path: SnapshotFile(item.data_file) for item in data}
+    files = {
+        item.data_file.file_path: SnapshotFile(item.data_file, item.sequence_number)
+        for item in data
+    }
     for snapshot_file in files.values():
         _require_supported(snapshot_file.file)
     for item in deletes:

@@ -15,11 +15,12 @@ from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, read_outcome
 from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform
+from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import NotByRewriting
 from dbt.adapters.iceberg_stream.tables.merge.plan import MOST_SOURCE_ROWS, MergePlan, why_spark
-from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge, Runner, in_threads
+from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
+from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
 
 
 class DuplicateKeys(Exception):
@@ -99,6 +100,7 @@ def merge(
             properties,
             runner,
             branch or MAIN,
+            options.get("merge_mode"),
             read_check,
         )
         merged = rewrite.run(base)

@@ -1,4 +1,4 @@
-"""Merges a source into one data file: rewrites the file if one of its rows changes.
+"""Changes the rows of one data file: merges a source into it, or removes its deleted rows.
 
 Worker code: the standard library, PyArrow and other worker code. It runs in this process, or is
 sent to Spark's tasks by value.
@@ -18,91 +18,106 @@ import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
-from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform
-from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id, nested_ids
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.parquet import (
     ParquetOptions,
+    RollingWriter,
     WrittenFile,
     writer_beside,
+)
+from dbt.adapters.iceberg_stream.tables.files.reader import (
+    LAST_UPDATED,
+    NO_ROWS,
+    NotByRewriting,
+    OldFile,
+    read_rows,
+    read_with_lineage,
+    require_ids,
+    row_numbers,
 )
 from dbt.adapters.iceberg_stream.tables.merge.rows import (
     Deletes,
     Matches,
     Source,
     changed,
-    row_numbers,
+    new_versions,
     updated,
+    without,
 )
 
 
-class NotByRewriting(Exception):
-    """The merge cannot be done by rewriting files; the message says why."""
-
-
 @dataclass(frozen=True)
-class Candidate:
-    """A data file that may have rows of the source.
+class FileChange:
+    """What becomes of a data file's rows.
 
     Attributes:
-        location: as the table's metadata have it.
-        path: on the filesystem.
-    """
-
-    location: str
-    path: str
-
-
-@dataclass(frozen=True)
-class Rewritten:
-    """The result of a candidate.
-
-    Attributes:
-        location: of the candidate.
+        location: of the file.
         matched: positions of the source's rows that match one of its rows.
         changed: number of updated rows.
         deleted: number of deleted rows.
         new_files: files that replace it, at most one.
+        dead: positions of all rows that are deleted now, if the file stays; empty if it does not.
+        moved: new versions of updated rows that go to other files; None for none.
     """
 
     location: str
-    matched: pa.Int64Array
+    matched: pa.Int64Array = NO_ROWS
     changed: int = 0
     deleted: int = 0
     new_files: tuple[WrittenFile, ...] = ()
+    dead: pa.Int64Array = NO_ROWS
+    moved: pa.Table | None = None
 
     @property
-    def replaced(self) -> bool:
-        """Return whether some of its rows changed."""
+    def changes_rows(self) -> bool:
+        """Return whether some of the file's rows changed."""
         return bool(self.changed or self.deleted)
 
 
 @dataclass(frozen=True)
-class FileMerge:
-    """The part of a merge that each file needs.
+class _Group:
+    """A row group: its number, position of its first row, count, matches, and rows that go."""
+
+    number: int
+    begin: int
+    count: int
+    matches: Matches
+    gone: pa.Int64Array
+
+
+@dataclass(frozen=True)
+class FileRewrite:
+    """The part of a write that each file needs.
 
     Attributes:
         filesystem: of the files.
-        schema: current Arrow schema of the table's files, with field ids.
+        schema: current Arrow schema of the table's files, with field ids; in format version 3 with
+            the columns of row lineage.
         options: how new files are written.
-        source: the source's rows, with unique keys.
+        prefix: of the names of new files.
+        source: the source's rows, with unique keys; None to rewrite files without deleted rows.
         updates: columns of a matched row that get the source's values, if one differs.
         deletes: which rows are deleted.
-        write_id: id of the write, in the names of new files.
+        moved_by: columns whose change moves a row to another file, because they partition rows.
+        in_place: whether files are rewritten; if not, changed rows are deleted by position, and
+            their new versions go to other files.
     """
 
     filesystem: fs.FileSystem
     schema: pa.Schema
     options: ParquetOptions
-    source: Source
-    updates: Sequence[str]
-    deletes: Deletes
-    write_id: str
+    prefix: str
+    source: Source | None = None
+    updates: Sequence[str] = ()
+    deletes: Deletes = Deletes.NONE
+    moved_by: Sequence[str] = ()
+    in_place: bool = True
 
-    def run(self, candidate: Candidate) -> Rewritten:
+    def run(self, file: OldFile) -> FileChange:
         """Match a file's rows with the source, and rewrite the file if one of them changes.
 
         Args:
-            candidate: the file.
+            file: the file.
 
         Raises:
             NotByRewriting: the file cannot be rewritten.
@@ -110,149 +125,146 @@ class FileMerge:
             OSError: the file is damaged, or the storage refuses it; the message names the file.
         """
         try:
-            return self._run(candidate)
+            opened = self.filesystem.open_input_file(file.path)
+            with opened, pq.ParquetFile(opened) as parquet:
+                require_ids(parquet, self.schema)
+                if self.source is None:
+                    return self._apply(parquet, file, NO_MATCHES, file.dead)
+                return self._merge(parquet, file, self.source)
         except (OSError, pa.ArrowException) as error:
-            raise OSError(f"{candidate.location}: {error}") from error
+            raise OSError(f"{file.location}: {error}") from error
 
-    def _run(self, candidate: Candidate) -> Rewritten:
-        opened = self.filesystem.open_input_file(candidate.path)
-        with opened, pq.ParquetFile(opened) as parquet:
-            require_ids(parquet, self.schema)
-            matches = self.source.match(read_rows(parquet, self._only(self.source.keys)))
-            count = parquet.metadata.num_rows
-            deleted = self._deleted(count, matches)
-            unchanged = Rewritten(candidate.location, matches.in_source, deleted=deleted)
-            if deleted == count or not (deleted or self._changes_any(parquet, matches)):
-                return unchanged
-            new_files, count = self._write(parquet, candidate, matches)
-        return Rewritten(candidate.location, matches.in_source, count, deleted, new_files)
+    def _merge(self, parquet: pq.ParquetFile, file: OldFile, source: Source) -> FileChange:
+        count = parquet.metadata.num_rows
+        if file.is_located:
+            matches, gone = Matches(file.in_file, file.in_source), file.gone
+        else:
+            matches = source.match(read_rows(parquet, self._only(source.keys)))
+            matches = without(matches, file.dead)
+            gone = self._deleted(count, file, matches)
+        gone_and_dead = pa.concat_arrays([file.dead, gone])
+        nothing_left = len(gone_and_dead) == count
+        if nothing_left or not (len(gone) or self._changes_any(parquet, matches)):
+            return FileChange(file.location, matches.in_source, deleted=len(gone))
+        return self._apply(parquet, file, matches, gone_and_dead, len(gone))
 
-    def _deleted(self, count: int, matches: Matches) -> int:
-        """Return how many of a file's rows are deleted."""
-        if self.deletes is Deletes.NONE:
-            return 0
-        return len(matches) if self.deletes is Deletes.MATCHED else count - len(matches)
+    def _deleted(self, count: int, file: OldFile, matches: Matches) -> pa.Int64Array:
+        """Return the positions of the rows that the write deletes."""
+        if self.deletes is Deletes.MATCHED:
+            return matches.in_file
+        if self.deletes is Deletes.UNMATCHED:
+            stays = pa.concat_arrays([matches.in_file, file.dead])
+            positions = row_numbers(count)
+            return positions.filter(pc.invert(pc.is_in(positions, value_set=stays)))
+        return NO_ROWS
 
-    def remove(self, candidate: Candidate, result: Rewritten) -> None:
-        """Remove the files that replace a candidate.
+    def remove(self, file: OldFile, change: FileChange) -> None:
+        """Remove the files that replace a file.
 
         Args:
-            candidate: the file.
-            result: its result.
+            file: the file.
+            change: its change.
         """
-        for file in result.new_files:
-            folder, name = candidate.path.rsplit("/", 1)[0], file.location.rsplit("/", 1)[1]
+        for new in change.new_files:
+            folder, name = file.path.rsplit("/", 1)[0], new.location.rsplit("/", 1)[1]
             with contextlib.suppress(OSError):
                 self.filesystem.delete_file(f"{folder}/{name}")
 
-    def sweep(self, candidates: Sequence[Candidate], keep: Collection[Rewritten] = ()) -> None:
-        """Remove the write's files in the folders of the candidates.
+    def sweep(self, files: Sequence[OldFile], keep: Collection[FileChange] = ()) -> None:
+        """Remove the write's files in the folders of other files.
 
         Args:
-            candidates: the files.
-            keep: results whose files stay.
+            files: the other files.
+            keep: changes whose files stay.
         """
-        files = [file for result in keep for file in result.new_files]
-        sweep_beside(self.filesystem, [c.path for c in candidates], self._prefix, files)
+        names = {new.location.rsplit("/", 1)[1] for change in keep for new in change.new_files}
+        for folder in {file.path.rsplit("/", 1)[0] for file in files}:
+            with contextlib.suppress(OSError):
+                for info in self.filesystem.get_file_info(fs.FileSelector(folder)):
+                    if info.base_name.startswith(self.prefix) and info.base_name not in names:
+                        self.filesystem.delete_file(info.path)
 
     def _only(self, names: Sequence[str]) -> pa.Schema:
         return pa.schema([self.schema.field(name) for name in names])
 
-    @property
-    def _prefix(self) -> str:
-        return f"merge-{self.write_id}-"
-
     def _changes_any(self, parquet: pq.ParquetFile, matches: Matches) -> bool:
         """Return whether a matched row changes; reads row groups until one does."""
-        if not self.updates:
+        if not self.updates or self.source is None:
             return False
-        for group, local in _by_group(parquet, matches):
-            if len(local):
-                rows = read_rows(parquet, self._only(self.updates), group)
-                if len(changed(rows, self.source.rows, local, self.updates)):
+        for group in _groups(parquet, matches, NO_ROWS):
+            if len(group.matches):
+                rows = read_rows(parquet, self._only(self.updates), group.number)
+                if len(changed(rows, self.source.rows, group.matches, self.updates)):
                     return True
         return False
 
-    def _write(
-        self, parquet: pq.ParquetFile, candidate: Candidate, matches: Matches
-    ) -> tuple[tuple[WrittenFile, ...], int]:
-        """Rewrite the file by row groups; return the new files and the number of changed rows."""
+    def _apply(
+        self,
+        parquet: pq.ParquetFile,
+        file: OldFile,
+        matches: Matches,
+        gone: pa.Int64Array,
+        deleted: int = 0,
+    ) -> FileChange:
+        """Apply the changes of a file's rows, row group by row group.
+
+        Rows with a match are not updated if they are gone.
+        """
         writer = writer_beside(
-            self.filesystem,
-            self.schema,
-            self.options,
-            candidate.location,
-            candidate.path,
-            prefix=self._prefix,
+            self.filesystem, self.schema, self.options, file.location, file.path, self.prefix
         )
-        count = 0
+        count, dead, moved = 0, [NO_ROWS], []
         with writer:
-            for group, local in _by_group(parquet, matches):
-                rows = read_rows(parquet, self.schema, group)
-                if len(local) and self.updates:
-                    changes = changed(rows, self.source.rows, local, self.updates)
-                    rows = updated(rows, self.source.rows, changes, self.updates)
-                    count += len(changes)
-                if self.deletes is Deletes.UNMATCHED:
-                    rows = rows.take(local.in_file)
-                if self.deletes is Deletes.MATCHED:
-                    positions = row_numbers(rows.num_rows)
-                    rows = rows.filter(pc.invert(pc.is_in(positions, value_set=local.in_file)))
-                # It stays one file, even if that becomes somewhat larger than the target size.
-                writer.write(rows, may_roll=False)
-            return tuple(writer.close()), count
+            for group in _groups(parquet, matches, gone):
+                updates, left, rows = self._apply_group(parquet, file, group, writer)
+                count += updates
+                dead.append(pc.add(left, group.begin))
+                moved += [rows] if rows is not None and rows.num_rows else []
+            new_files = tuple(writer.close())
+        return FileChange(
+            file.location,
+            matches.in_source,
+            count,
+            deleted,
+            new_files,
+            NO_ROWS if self.in_place else pa.concat_arrays(dead),
+            pa.concat_tables(moved) if moved else None,
+        )
+
+    def _apply_group(
+        self, parquet: pq.ParquetFile, file: OldFile, group: _Group, writer: RollingWriter
+    ) -> tuple[int, pa.Int64Array, pa.Table | None]:
+        """Return the number of updates, which rows leave the file, and those that move."""
+        gone = group.gone
+        has_updates = bool(self.updates and len(group.matches))
+        if not self.in_place and not has_updates:
+            return 0, gone, None
+        rows = read_with_lineage(parquet, self.schema, file, group.number, group.begin)
+        changes, moved = NO_MATCHES, None
+        if has_updates:
+            assert self.source is not None
+            new = self.source.rows
+            changes = changed(rows, new, group.matches, self.updates)
+            leaving = changed(rows, new, changes, self.moved_by) if self.in_place else changes
+            moved = new_versions(rows, new, leaving, self.updates)
+            gone = pa.concat_arrays([gone, leaving.in_file])
+            if self.in_place:
+                rows = updated(rows, new, changes, self.updates)
+        if self.in_place:
+            if len(gone):
+                is_gone = pc.is_in(row_numbers(group.count), value_set=gone)
+                rows = rows.filter(pc.invert(is_gone))
+            # It stays one file, even if that becomes somewhat larger than the target size.
+            writer.write(rows, may_roll=False)
+        return len(changes), gone, moved
 
 
-def read_rows(parquet: pq.ParquetFile, schema: pa.Schema, group: int | None = None) -> pa.Table:
-    """Read columns with the table's current names and types, matched by field id.
-
-    Args:
-        parquet: the file.
-        schema: the columns, with field ids.
-        group: the row group; None for all.
-
-    Raises:
-        ColumnError: the file has a value that the table's type does not include.
-    """
-    names = {field_id(field): field.name for field in schema}
-    stored = {field.name: field_id(field) for field in parquet.schema_arrow}
-    current_names = {name: names[number] for name, number in stored.items() if number in names}
-    groups = range(parquet.metadata.num_row_groups) if group is None else [group]
-    if not current_names:
-        # All columns were added after the file was written.
-        count = sum(parquet.metadata.row_group(g).num_rows for g in groups)
-        return pa.Table.from_arrays([pa.nulls(count, f.type) for f in schema], schema=schema)
-    rows = parquet.read_row_groups(list(groups), columns=list(current_names))
-    rows = rows.rename_columns([current_names[name] for name in rows.column_names])
-    return pa.Table.from_batches([conform(b, schema) for b in rows.to_batches()], schema)
-
-
-def require_ids(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
-    """Check that a file has field ids, and that its nested fields are fields of the table.
-
-    They are read by name, and fields that were added since are null.
-
-    Args:
-        parquet: the file.
-        schema: of the table's files, with field ids.
-
-    Raises:
-        NotByRewriting: they are not.
-    """
-    ids = {field_id(field): nested_ids(field) for field in schema}
-    for field in parquet.schema_arrow:
-        if field_id(field) is None:
-            raise NotByRewriting("a file of the table has no field ids")
-        if not set(nested_ids(field)) <= set(ids.get(field_id(field), nested_ids(field))):
-            raise NotByRewriting(
-                f"the fields of the nested column `{field.name}` have changed since a file was "
-                "written"
-            )
-
+NO_MATCHES = Matches(NO_ROWS, NO_ROWS)
+POSITIONS = ("dead", "in_file", "in_source", "gone")
 
 # How often a task tries to process a file that the storage refuses.
 TRIES = 3
-# A task's result of each file.
+# A task's result of each file; `moved` is an Arrow stream.
 TASK_RESULT = pa.schema(
     [
         ("location", pa.string()),
@@ -272,6 +284,8 @@ TASK_RESULT = pa.schema(
                 )
             ),
         ),
+        ("dead", pa.list_(pa.int64())),
+        ("moved", pa.binary()),
         ("refused", pa.string()),
         ("failed", pa.string()),
         ("attempt", pa.int32()),
@@ -280,29 +294,41 @@ TASK_RESULT = pa.schema(
 
 
 def run_task(
-    merge: FileMerge, batches: Iterable[pa.RecordBatch], attempt: int = 0
+    rewrite: FileRewrite, batches: Iterable[pa.RecordBatch], attempt: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """Run a task of Spark.
+    """Process files in a task of Spark.
 
     Args:
-        merge: the merge.
-        batches: candidates.
+        rewrite: the write.
+        batches: the files, as OLD_FILES.
         attempt: Spark's number of the attempt, from 0.
 
     Yields:
-        The candidates' results, as TASK_RESULT.
+        The files' results, as TASK_RESULT.
     """
     for batch in batches:
-        for candidate in batch.to_pylist():
-            result = {"location": candidate["location"], "attempt": attempt}
-            result |= run_with_retries(partial(_result, merge, Candidate(**candidate)))
+        for number, row in enumerate(batch.drop_columns(list(POSITIONS)).to_pylist()):
+            file = OldFile(**row, **{name: batch[name][number].values for name in POSITIONS})
+            result = {"location": file.location, "attempt": attempt}
+            result |= run_with_retries(partial(_result, rewrite, file))
             yield pa.RecordBatch.from_pylist([result], TASK_RESULT)
 
 
-def _result(merge: FileMerge, candidate: Candidate) -> dict[str, Any]:
-    result = vars(merge.run(candidate))
-    new_files = [vars(file) for file in result["new_files"]]
-    return result | {"matched": result["matched"].to_pylist(), "new_files": new_files}
+def _result(rewrite: FileRewrite, file: OldFile) -> dict[str, Any]:
+    result = vars(rewrite.run(file))
+    return result | {
+        "matched": result["matched"].to_pylist(),
+        "dead": result["dead"].to_pylist(),
+        "new_files": [vars(new) for new in result["new_files"]],
+        "moved": None if result["moved"] is None else _serialized(result["moved"]),
+    }
+
+
+def _serialized(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return bytes(sink.getvalue())
 
 
 def run_with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -330,7 +356,7 @@ def run_with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     raise AssertionError
 
 
-def read_task_result(row: Mapping[str, Any]) -> Rewritten:
+def read_task_result(row: Mapping[str, Any]) -> FileChange:
     """Parse a task's result of a file.
 
     Args:
@@ -340,56 +366,39 @@ def read_task_result(row: Mapping[str, Any]) -> Rewritten:
         NotByRewriting: the file cannot be rewritten.
         OSError: the file is damaged, or the storage refuses it.
     """
-    raise_task_error(row)
-    new_files = tuple(WrittenFile(**file) for file in row["new_files"])
-    matched = pa.array(row["matched"], pa.int64())
-    return Rewritten(row["location"], matched, row["changed"], row["deleted"], new_files)
-
-
-def raise_task_error(row: Mapping[str, Any]) -> None:
-    """Raise the error in a task's result, if there is one.
-
-    Args:
-        row: the result, with `failed` and `refused`.
-
-    Raises:
-        NotByRewriting: the file cannot be rewritten.
-        OSError: the file is damaged, or the storage refuses it.
-    """
     if row["failed"] is not None:
         raise OSError(row["failed"])
     if row["refused"] is not None:
         raise NotByRewriting(row["refused"])
+    return FileChange(
+        row["location"],
+        pa.array(row["matched"], pa.int64()),
+        row["changed"],
+        row["deleted"],
+        tuple(WrittenFile(**file) for file in row["new_files"]),
+        pa.array(row["dead"], pa.int64()),
+        None if row["moved"] is None else pa.ipc.open_stream(row["moved"]).read_all(),
+    )
 
 
-def sweep_beside(
-    filesystem: fs.FileSystem,
-    paths: Iterable[str],
-    prefix: str,
-    keep: Iterable[WrittenFile] = (),
-) -> None:
-    """Remove files whose names have a prefix, in the folders of other files.
-
-    Args:
-        filesystem: of the files.
-        paths: paths of the other files.
-        prefix: of the names.
-        keep: files that stay.
-    """
-    names = {file.location.rsplit("/", 1)[1] for file in keep}
-    for folder in {path.rsplit("/", 1)[0] for path in paths}:
-        with contextlib.suppress(OSError):
-            for info in filesystem.get_file_info(fs.FileSelector(folder)):
-                if info.base_name.startswith(prefix) and info.base_name not in names:
-                    filesystem.delete_file(info.path)
-
-
-def _by_group(parquet: pq.ParquetFile, matches: Matches) -> Iterator[tuple[int, Matches]]:
-    """Iterate over row groups and their matches, with positions in the row group."""
+def _groups(
+    parquet: pq.ParquetFile, matches: Matches, gone: pa.Int64Array
+) -> Iterator[_Group]:
+    """Iterate over row groups, with positions in the row group."""
     begin = 0
-    for group in range(parquet.metadata.num_row_groups):
-        end = begin + parquet.metadata.row_group(group).num_rows
-        inside = pc.and_(pc.greater_equal(matches.in_file, begin), pc.less(matches.in_file, end))
-        in_group = matches.only(inside)
-        yield group, Matches(pc.subtract(in_group.in_file, begin), in_group.in_source)
-        begin = end
+    for number in range(parquet.metadata.num_row_groups):
+        count = parquet.metadata.row_group(number).num_rows
+        local = matches.only(_between(matches.in_file, begin, begin + count))
+        leaving = gone.filter(_between(gone, begin, begin + count))
+        yield _Group(
+            number,
+            begin,
+            count,
+            Matches(pc.subtract(local.in_file, begin), local.in_source),
+            pc.subtract(leaving, begin),
+        )
+        begin += count
+
+
+def _between(positions: pa.Int64Array, begin: int, end: int) -> pa.BooleanArray:
+    return pc.and_(pc.greater_equal(positions, begin), pc.less(positions, end))

@@ -9,7 +9,6 @@ from typing import Any
 from pyiceberg import types as iceberg
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.sql.comparisons import is_comparable
@@ -62,12 +61,6 @@ def why_spark(plan: MergePlan, options: Mapping[str, Any], metadata: Metadata) -
         return f"{used[0]} is an SQL expression"
     if options.get("not_matched_by_source_action") and plan.deletes is Deletes.NONE:
         return "not_matched_by_source_action updates rows"
-    if options.get("merge_mode") == "merge-on-read":
-        return "merge_mode is merge-on-read"
-    if (metadata.get("properties") or {}).get("write.merge.mode") == "merge-on-read":
-        return "the table's write.merge.mode is merge-on-read"
-    if metadata["format-version"] >= 3:
-        return "only Spark's merge keeps the row ids of format version 3"
     if "'variant'" in str(metadata["schemas"]):
         return "a column has the type variant"
     schema = current_schema(metadata)
@@ -80,8 +73,6 @@ def why_spark(plan: MergePlan, options: Mapping[str, Any], metadata: Metadata) -
             return f"the table has no column {name}"
         if not is_comparable(str(types[name])):
             return f"values of the updated column {name}, {types[name]}, cannot be compared"
-    if moved := _partition_columns(metadata, schema) & set(plan.updates):
-        return f"{min(moved)} is updated, and partitions the table"
     if "'initial-default'" in str(metadata["schemas"]):
         return "a column has an initial default"
     return None
@@ -96,7 +87,25 @@ SQL_OPTIONS = (
 )
 
 
-def _partition_columns(metadata: Metadata, schema: Schema) -> set[str]:
+def merges_in_place(mode: str | None, metadata: Metadata) -> bool:
+    """Return whether a merge rewrites files, or deletes changed rows by position.
+
+    Args:
+        mode: `merge_mode` of the model; None for the table's.
+        metadata: table metadata.
+    """
+    mode = mode or (metadata.get("properties") or {}).get("write.merge.mode")
+    # Format version 1 has no delete files.
+    return mode != "merge-on-read" or metadata["format-version"] < 2
+
+
+def partition_columns(metadata: Metadata) -> set[str]:
+    """Return the columns by which rows are partitioned, in any spec, with roots of nested fields.
+
+    Args:
+        metadata: table metadata.
+    """
+    schema = current_schema(metadata)
     specs: Sequence[PartitionSpec] = [
         partition_spec(metadata, spec["spec-id"]) for spec in metadata["partition-specs"]
     ]

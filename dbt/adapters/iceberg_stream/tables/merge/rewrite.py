@@ -1,24 +1,24 @@
-"""Run a MERGE by rewriting the data files with changed rows.
+"""Run a MERGE by changing the data files with changed rows.
 
 Article on the write contract, "Row-Level Writes: Copy-on-Write". The merge first reads only the
 key columns of each file that may have a key of the source. It rewrites a file only if a matched
-row changes, and keeps the order of its rows. It appends rows without a match. All changes are one
-commit; after a conflict, the merge processes only files that other writers changed.
+row changes, and keeps the order of its rows; with merge-on-read it deletes these rows by position
+and writes them anew. It appends rows without a match. All changes are one commit; after a conflict,
+the merge processes only files that other writers changed.
 """
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.manifest import DataFile, FileFormat, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
+from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
@@ -26,53 +26,37 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, Validation
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
-from dbt.adapters.iceberg_stream.tables.commit.live_files import has_deletes, live_files
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
+from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
-from dbt.adapters.iceberg_stream.tables.files.data_files import describe_in_place
+from dbt.adapters.iceberg_stream.tables.deletes.equality import is_equality_delete
+from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
+    SnapshotFile,
+    UnsupportedFile,
+    bitmap,
+    deleted_rows,
+    snapshot_files,
+)
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
+from dbt.adapters.iceberg_stream.tables.files.data_files import describe_in_place, with_lineage
+from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting, OldFile
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 from dbt.adapters.iceberg_stream.tables.merge.candidates import manifests_of, may_hold
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
-    Candidate,
-    FileMerge,
-    NotByRewriting,
-    Rewritten,
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import FileChange, FileRewrite
+from dbt.adapters.iceberg_stream.tables.merge.plan import (
+    MergePlan,
+    merges_in_place,
+    partition_columns,
+    sorted_by,
 )
-from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, sorted_by
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
+from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
 
 MERGE_PREFIX = "spark.merge-into.num-target-rows-"
 MERGE_ATTEMPTS = 5
-WORKERS = max(1, min(4, os.cpu_count() or 1))
-
-
-# Processes a merge's files, here or in Spark's tasks, and yields the results.
-Runner = Callable[[FileMerge, list[Candidate]], Iterator[Rewritten]]
-
-
-def in_threads(merge: FileMerge, candidates: list[Candidate]) -> Iterator[Rewritten]:
-    """Process a merge's files in this process, in threads.
-
-    Args:
-        merge: the merge.
-        candidates: the files.
-
-    Yields:
-        The files' results.
-    """
-    with ThreadPoolExecutor(WORKERS, thread_name_prefix="merge") as pool:
-        running = deque((file, pool.submit(merge.run, file)) for file in candidates)
-        try:
-            while running:
-                yield running[0][1].result()
-                running.popleft()
-        finally:
-            # After an error, remove the files of results that were not yielded.
-            uncanceled = [(file, future) for file, future in running if not future.cancel()]
-            for file, future in uncanceled:
-                if future.exception() is None:
-                    merge.remove(file, future.result())
 
 
 @dataclass(frozen=True)
@@ -85,7 +69,7 @@ class Merged:
         inserted: number of inserted rows.
         deleted: number of deleted rows.
         probed: number of files whose keys were read.
-        rewritten: number of files that were replaced.
+        rewritten: number of files whose rows changed.
     """
 
     committed: Committed | None
@@ -110,6 +94,7 @@ class RewriteMerge:
         properties: snapshot properties.
         runner: processes files.
         branch: the branch that is merged into.
+        mode: `merge_mode` of the model; None for the table's.
         read_check: whether the source's rows may be merged after commits of other writers; None
             if they are computed from no table.
         rewrites: number of rewritten files in all attempts.
@@ -124,11 +109,17 @@ class RewriteMerge:
     properties: dict[str, str]
     runner: Runner = in_threads
     branch: str = MAIN
+    mode: str | None = None
     read_check: ReadCheck | None = None
     rewrites: int = 0
     _attempt: int = 0
-    _results: dict[str, Rewritten] = field(default_factory=dict)
-    _inserted: list[DataFile] = field(default_factory=list)
+    # The changes of files, and the delete files with which each was read, by location.
+    _results: dict[str, FileChange] = field(default_factory=dict)
+    _read_with: dict[str, frozenset[tuple[str, int | None]]] = field(default_factory=dict)
+    # What all results have in common.
+    _basis: object = None
+    # New files of an attempt, beside those that replace others.
+    _new: list[DataFile] = field(default_factory=list)
 
     def run(self, base: LoadedTable) -> Merged:
         """Merge, with retries for files that other writers change.
@@ -161,68 +152,106 @@ class RewriteMerge:
                         raise
                     if self.read_check is not None:
                         self.read_check.check_repetition()
-                self._remove_inserted(base)
+                self._remove_new(base)
                 base = current
 
     def _rewrite(self, base: LoadedTable) -> tuple[Merged, Change | None]:
         """Process the files; return the result, and the change to commit if there is one."""
-        if reason := self.refuses(base.metadata):
+        metadata = base.metadata
+        if reason := self.refuses(metadata):
             raise NotByRewriting(reason)
-        if has_deletes(base.io, base.metadata, self.branch):
-            raise NotByRewriting("the table has delete files")
-        target = WriteTarget.of(base.metadata, base.io)
+        target = WriteTarget.of(metadata, base.io)
         may_change = self._file_test(target)
-        may_list = self._manifest_test(base.metadata)
-        candidates = live_files(
-            base.io, base.metadata, self.branch, test=may_change, manifests=may_list
-        )
-        if unsupported := next(
-            (f for f in candidates if f.file_format != FileFormat.PARQUET), None
-        ):
-            raise NotByRewriting(f"the table has files in {unsupported.file_format.value}")
-        self._drop_stale_results(base, candidates)
-        for result in self.runner(self._file_merge(target), self._unprocessed(target, candidates)):
+        files = self._candidates(base, may_change)
+        rewrite = self._file_rewrite(metadata, target)
+        if (basis := (rewrite.schema, rewrite.in_place, rewrite.moved_by)) != self._basis:
+            self._drop_stale_results(base, {})
+        self._basis = basis
+        self._drop_stale_results(base, files)
+        unread = [item for path, item in files.items() if path not in self._results]
+        for result in self.runner(rewrite, self._old_files(base, target, unread)):
             self._results[result.location] = result
-            self.rewrites += len(result.new_files)
-        self._inserted = self._insert(target, candidates)
-        replaced = [file for file in candidates if self._results[file.file_path].replaced]
-        merged = self._summarize(candidates, replaced)
-        if not replaced and not self._inserted:
+            self._read_with[result.location] = files[result.location].delete_keys
+            self.rewrites += result.changes_rows
+        changed = [item for path, item in files.items() if self._results[path].changes_rows]
+        inserted = self._insert(target, metadata, files)
+        merged = self._summarize(files, changed, inserted)
+        if not changed and not self._new:
             return merged, None
-        return merged, self._change(base, target, replaced, merged, may_change)
+        return merged, self._change(base, target, changed, merged, may_change)
 
-    def _summarize(self, candidates: list[DataFile], replaced: list[DataFile]) -> Merged:
-        results = [self._results[file.file_path] for file in replaced]
+    def _candidates(
+        self, base: LoadedTable, may_change: Callable[[DataFile], bool]
+    ) -> dict[str, SnapshotFile]:
+        """Return the data files that may change, by their locations."""
+        io, metadata = base.io, base.metadata
+        deletes = live_entries(io, metadata, ManifestContent.DELETES, self.branch)
+        if any(is_equality_delete(item.data_file) for item in deletes):
+            raise NotByRewriting("the table has equality deletes")
+        data = live_entries(
+            io,
+            metadata,
+            ManifestContent.DATA,
+            self.branch,
+            lambda item: may_change(item.data_file),
+            self._manifest_test(metadata),
+        )
+        data.sort(key=lambda item: item.data_file.file_path)
+        try:
+            return snapshot_files(base, data, deletes)
+        except UnsupportedFile as error:
+            raise NotByRewriting(str(error)) from error
+
+    def _old_files(
+        self, base: LoadedTable, target: WriteTarget, files: Sequence[SnapshotFile]
+    ) -> list[OldFile]:
+        dead = deleted_rows(base, files)
+        return [
+            OldFile(
+                item.path,
+                target.path_of(item.path),
+                pa.array(dead[item.path].to_array(), pa.uint32()).cast(pa.int64()),
+                item.file[FILE_FIRST_ROW_ID],
+                item.sequence_number,
+            )
+            for item in files
+        ]
+
+    def _summarize(
+        self, files: dict[str, SnapshotFile], changed: list[SnapshotFile], inserted: int
+    ) -> Merged:
+        results = [self._results[item.path] for item in changed]
         return Merged(
             committed=None,
             updated=sum(result.changed for result in results),
-            inserted=sum(file.record_count for file in self._inserted),
+            inserted=inserted,
             deleted=sum(result.deleted for result in results),
-            probed=len(candidates),
-            rewritten=len(replaced),
+            probed=len(files),
+            rewritten=len(changed),
         )
 
-    def _unprocessed(self, target: WriteTarget, candidates: list[DataFile]) -> list[Candidate]:
-        """Return the candidates that no attempt has processed."""
-        locations = [file.file_path for file in candidates if file.file_path not in self._results]
-        return [Candidate(location, target.path_of(location)) for location in locations]
+    def _schema(self, metadata: Metadata, target: WriteTarget) -> Schema:
+        """Return the schema of rewritten files, and of those with rows that move."""
+        return with_lineage(target.schema) if metadata["format-version"] >= 3 else target.schema
 
-    def _file_merge(self, target: WriteTarget) -> FileMerge:
-        return FileMerge(
+    def _file_rewrite(self, metadata: Metadata, target: WriteTarget) -> FileRewrite:
+        return FileRewrite(
             target.filesystem(),
-            target.file_schema,
+            file_schema(self._schema(metadata, target)),
             target.options,
+            f"merge-{self.write_id}-{self._attempt}-",
             self.source,
             self.plan.updates,
             self.plan.deletes,
-            f"{self.write_id}-{self._attempt}",
+            sorted(partition_columns(metadata) & set(self.plan.updates)),
+            merges_in_place(self.mode, metadata),
         )
 
     @contextmanager
     def _remove_on_error(self, base: LoadedTable) -> Iterator[None]:
         with ExitStack() as undo:
-            undo.callback(self._drop_stale_results, base, [])
-            undo.callback(self._remove_inserted, base)
+            undo.callback(self._drop_stale_results, base, {})
+            undo.callback(self._remove_new, base)
             yield
             undo.pop_all()
 
@@ -241,62 +270,95 @@ class RewriteMerge:
         self,
         base: LoadedTable,
         target: WriteTarget,
-        replaced: list[DataFile],
+        changed: Sequence[SnapshotFile],
         merged: Merged,
         may_change: Callable[[DataFile], bool],
     ) -> Change:
         snapshot = parent_snapshot(base.metadata, self.branch)
-        new_files = [
-            new for file in replaced for new in self._describe(base.metadata, target, file)
-        ]
+        staying = [(item, dead) for item in changed if (dead := self._dead_rows(item))]
+        kept = {item.path for item, _ in staying}
+        gone = [item for item in changed if item.path not in kept]
+        data = [new for item in gone for new in self._describe(base.metadata, target, item.file)]
+        data += self._new
+        deletes = write_deletes_by_position(
+            target,
+            base.metadata["format-version"] >= 3,
+            f"merge-{self.write_id}-{self._attempt}-deletes",
+            [(item.file, dead) for item, dead in staying],
+        )
+        self._new += deletes.values()
         return Change(
-            Operation.OVERWRITE if replaced else Operation.APPEND,
-            (AddedFiles((*new_files, *self._inserted)),),
-            removed=tuple(replaced),
+            Operation.OVERWRITE if changed else Operation.APPEND,
+            (AddedFiles(tuple(data), tuple(deletes.values())),),
+            removed=(
+                *(item.file for item in gone),
+                *(delete for item in changed for delete in item.own_deletes),
+            ),
             properties={
                 **self.properties,
                 f"{MERGE_PREFIX}updated": str(merged.updated),
                 f"{MERGE_PREFIX}inserted": str(merged.inserted),
                 f"{MERGE_PREFIX}deleted": str(merged.deleted),
             },
-            validation=Validation(snapshot["snapshot-id"] if snapshot else None, may_change),
+            validation=Validation(
+                snapshot["snapshot-id"] if snapshot else None, may_change, located=frozenset(kept)
+            ),
             branch=self.branch,
         )
 
+    def _dead_rows(self, item: SnapshotFile) -> BitMap | None:
+        """Return the deleted rows of a file that stays; None if the file does not."""
+        dead = self._results[item.path].dead
+        # A file without rows that are left is removed.
+        return bitmap(dead.to_numpy()) if 0 < len(dead) < item.file.record_count else None
+
     def _describe(self, metadata: Metadata, target: WriteTarget, file: DataFile) -> list[DataFile]:
         """Return the descriptors of the files that replace a file."""
-        result = self._results[file.file_path]
+        result, schema = self._results[file.file_path], self._schema(metadata, target)
         # Rows keep their positions, so only updates of sort columns can break the order.
         in_order = not result.changed or not sorted_by(metadata, file) & set(self.plan.updates)
         return [
-            describe_in_place(target.schema, dict(target.properties), file, new, in_order)
+            describe_in_place(schema, dict(target.properties), file, new, in_order)
             for new in result.new_files
         ]
 
-    def _insert(self, target: WriteTarget, candidates: list[DataFile]) -> list[DataFile]:
-        if not self.plan.inserts:
-            return []
-        positions = pa.arange(0, self.source.rows.num_rows)
-        matched = [self._results[file.file_path].matched for file in candidates]
-        if matched:
-            is_matched = pc.is_in(positions, value_set=pa.concat_arrays(matched))
-            positions = positions.filter(pc.invert(is_matched))
-        if not len(positions):
-            return []
+    def _insert(
+        self, target: WriteTarget, metadata: Metadata, files: dict[str, SnapshotFile]
+    ) -> int:
+        """Write rows that go to new files; return how many of them are inserted."""
+        results = [self._results[path] for path in files]
+        moved = [result.moved for result in results if result.moved is not None]
+        inserted = self._unmatched(results) if self.plan.inserts else self.source.rows.slice(0, 0)
+        if not moved and not inserted.num_rows:
+            return 0
+        if moved:
+            target = replace(target, schema=self._schema(metadata, target))
         # The number keeps names unique while the files of the attempt before are removed.
         writer = DataFileWriter(target, "merge", f"{self.write_id}-new{self._attempt}")
         with writer:
-            writer.write(self.source.rows.take(positions).to_batches())
-            return writer.close()
+            for rows in [*moved, inserted]:
+                writer.write(rows.to_batches())
+            self._new = writer.close()
+        return inserted.num_rows
 
-    def _drop_stale_results(self, base: LoadedTable, candidates: list[DataFile]) -> None:
-        """Remove the new files of replaced files that are no longer candidates."""
-        live = {file.file_path for file in candidates}
-        for location in [location for location in self._results if location not in live]:
-            for file in self._results.pop(location).new_files:
-                remove_quietly(base.io, file.location)
+    def _unmatched(self, results: Sequence[FileChange]) -> pa.Table:
+        """Return the source's rows without a match."""
+        if not any(len(result.matched) for result in results):
+            return self.source.rows
+        positions = pa.arange(0, self.source.rows.num_rows)
+        matched = pa.concat_arrays([result.matched for result in results])
+        is_matched = pc.is_in(positions, value_set=matched)
+        return self.source.rows.take(positions.filter(pc.invert(is_matched)))
 
-    def _remove_inserted(self, base: LoadedTable) -> None:
-        for file in self._inserted:
+    def _drop_stale_results(self, base: LoadedTable, files: dict[str, SnapshotFile]) -> None:
+        """Remove the results of files that are no longer candidates, or have other deletes now."""
+        for location in list(self._results):
+            item = files.get(location)
+            if item is None or item.delete_keys != self._read_with[location]:
+                for file in self._results.pop(location).new_files:
+                    remove_quietly(base.io, file.location)
+
+    def _remove_new(self, base: LoadedTable) -> None:
+        for file in self._new:
             remove_quietly(base.io, file.file_path)
-        self._inserted = []
+        self._new = []

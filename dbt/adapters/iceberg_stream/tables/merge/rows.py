@@ -10,6 +10,8 @@ from enum import Enum
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbt.adapters.iceberg_stream.tables.files.reader import LAST_UPDATED, row_numbers
+
 ROW, AT = "__row", "__at"
 
 
@@ -84,11 +86,6 @@ class Source:
         return Matches(joined[ROW].combine_chunks(), joined[AT].combine_chunks())
 
 
-def row_numbers(count: int) -> pa.Int64Array:
-    """Return 0 to `count` - 1. A cluster's PyArrow may be too old for `arange` (version 21)."""
-    return pc.subtract(pc.cumulative_sum(pa.repeat(1, count)), 1)
-
-
 def one_nan(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return values with one NaN for all, whose bits PyArrow compares.
 
@@ -131,6 +128,18 @@ def changed(file: pa.Table, source: pa.Table, matches: Matches, columns: Sequenc
     return matches.only(differs)
 
 
+def without(matches: Matches, dead: pa.Int64Array) -> Matches:
+    """Return the matches of rows that are not deleted.
+
+    Args:
+        matches: pairs of a file's and the source's rows.
+        dead: positions of the file's deleted rows.
+    """
+    if not len(dead):
+        return matches
+    return matches.only(pc.invert(pc.is_in(matches.in_file, value_set=dead)))
+
+
 def updated(file: pa.Table, source: pa.Table, changes: Matches, columns: Sequence[str]) -> pa.Table:
     """Return the file's rows, in their order, with columns of changed rows from the source.
 
@@ -150,7 +159,34 @@ def updated(file: pa.Table, source: pa.Table, changes: Matches, columns: Sequenc
         field = file.schema.field(at)
         both = pa.chunked_array([*file[column].chunks, *source[column].chunks], field.type)
         file = file.set_column(at, field, both.take(positions))
-    return file
+    return _updated_now(file, mask)
+
+
+def new_versions(
+    file: pa.Table, source: pa.Table, changes: Matches, columns: Sequence[str]
+) -> pa.Table:
+    """Return only the changed rows, as `updated` changes them.
+
+    Args:
+        file: rows of the file.
+        source: rows of the source.
+        changes: pairs of the rows that change.
+        columns: the columns to update.
+    """
+    rows = file.take(changes.in_file)
+    for column in columns:
+        at = rows.schema.get_field_index(column)
+        rows = rows.set_column(at, rows.schema.field(at), source[column].take(changes.in_source))
+    return _updated_now(rows, pa.repeat(True, rows.num_rows))
+
+
+def _updated_now(rows: pa.Table, mask: pa.BooleanArray) -> pa.Table:
+    """Let changed rows inherit the sequence number of the commit, if rows have one (version 3)."""
+    if LAST_UPDATED not in rows.schema.names:
+        return rows
+    at = rows.schema.get_field_index(LAST_UPDATED)
+    numbers = pc.if_else(mask, pa.scalar(None, pa.int64()), rows[LAST_UPDATED])
+    return rows.set_column(at, rows.schema.field(at), numbers)
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Processes a merge's files in Spark's tasks, whose workers need PyArrow but not this package."""
+"""Processes a write's files in Spark's tasks, whose workers need PyArrow but not this package."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbt.adapters.iceberg_stream.tables.files import casting, field_ids, parquet, uploads
+from dbt.adapters.iceberg_stream.tables.files import casting, field_ids, parquet, reader, uploads
+from dbt.adapters.iceberg_stream.tables.files.reader import OLD_FILES, NotByRewriting, OldFile
 from dbt.adapters.iceberg_stream.tables.merge import file_rewrite, rows
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     TASK_RESULT,
-    Candidate,
-    FileMerge,
-    NotByRewriting,
-    Rewritten,
+    FileChange,
+    FileRewrite,
     read_task_result,
     run_task,
 )
-from dbt.adapters.iceberg_stream.tables.merge.rewrite import Runner
+from dbt.adapters.iceberg_stream.tables.merge.threads import Runner
 
-WORKER_CODE = (casting, field_ids, parquet, uploads, rows, file_rewrite)
+WORKER_CODE = (casting, field_ids, parquet, uploads, reader, rows, file_rewrite)
 # The source is sent with the statement, and servers accept messages of up to 128 MiB.
 MOST_BYTES = 64 * 1024 * 1024
 # Arguments: rows, the task, the schema of its result, modules to send along.
 MapInArrow = Callable[[pa.Table, Callable[..., Any], pa.Schema, Sequence[ModuleType]], pa.Table]
+
+
+class TooLarge(NotByRewriting):
+    """A write is too large to be sent to Spark's tasks."""
 
 
 def in_tasks(map_in_arrow: MapInArrow) -> Runner:
@@ -36,31 +39,32 @@ def in_tasks(map_in_arrow: MapInArrow) -> Runner:
         map_in_arrow: runs a function on rows in Spark's tasks.
     """
 
-    def run(merge: FileMerge, candidates: list[Candidate]) -> Iterator[Rewritten]:
-        if merge.source.rows.nbytes > MOST_BYTES:
-            raise NotByRewriting(f"the source has over {MOST_BYTES >> 20} MiB")
-        if not candidates:
+    def run(rewrite: FileRewrite, files: Sequence[OldFile]) -> Iterator[FileChange]:
+        table = pa.Table.from_pylist([vars(file) for file in files], OLD_FILES)
+        size = table.nbytes + (rewrite.source.rows.nbytes if rewrite.source else 0)
+        if size > MOST_BYTES:
+            raise TooLarge(f"the source has over {MOST_BYTES >> 20} MiB")
+        if not files:
             return
-        table = pa.Table.from_pylist([vars(candidate) for candidate in candidates])
         with ExitStack() as undo:
             # If a task fails, the files of other tasks are unknown.
-            undo.callback(merge.sweep, candidates)
-            rows = map_in_arrow(table, _task(merge), TASK_RESULT, WORKER_CODE).to_pylist()
-            results = [read_task_result(row) for row in rows]
-            if any(row["attempt"] for row in rows):
+            undo.callback(rewrite.sweep, files)
+            results = map_in_arrow(table, _task(rewrite), TASK_RESULT, WORKER_CODE).to_pylist()
+            changes = [read_task_result(row) for row in results]
+            if any(row["attempt"] for row in results):
                 # A task that Spark ran again may have left files of its first attempt.
-                merge.sweep(candidates, results)
-            yield from results
+                rewrite.sweep(files, changes)
+            yield from changes
             undo.pop_all()
 
     return run
 
 
-def _task(merge: FileMerge) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task(rewrite: FileRewrite) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        yield from run_task(merge, batches, context.attemptNumber() if context else 0)
+        yield from run_task(rewrite, batches, context.attemptNumber() if context else 0)
 
     return work

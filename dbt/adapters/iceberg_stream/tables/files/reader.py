@@ -1,0 +1,164 @@
+"""Reads the rows of data files with the table's current columns.
+
+Worker code: the standard library, PyArrow and other worker code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dbt.adapters.iceberg_stream.tables.files.casting import conform
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id, nested_ids
+
+# Columns that rows of format version 3 keep in a rewritten file (Iceberg spec, "Row Lineage").
+ROW_ID, LAST_UPDATED = "_row_id", "_last_updated_sequence_number"
+NO_ROWS = pa.array([], pa.int64())
+
+
+class NotByRewriting(Exception):
+    """A file cannot be rewritten; the message says why."""
+
+
+@dataclass(frozen=True)
+class OldFile:
+    """A data file, and which of its rows are deleted. Positions are from 0.
+
+    Attributes:
+        location: as the table's metadata have it.
+        path: on the filesystem.
+        dead: positions of rows that are deleted already.
+        first_row_id: the file's first row id, for rows that do not store their id.
+        sequence_number: the file's data sequence number, for rows that do not store one.
+        is_located: whether the following are known, so that no key is read.
+        in_file, in_source: pairs of positions of the rows that a source may update.
+        gone: positions of rows to delete.
+    """
+
+    location: str
+    path: str
+    dead: pa.Int64Array = NO_ROWS
+    first_row_id: int | None = None
+    sequence_number: int | None = None
+    is_located: bool = False
+    in_file: pa.Int64Array = NO_ROWS
+    in_source: pa.Int64Array = NO_ROWS
+    gone: pa.Int64Array = NO_ROWS
+
+
+OLD_FILES = pa.schema(
+    [
+        ("location", pa.string()),
+        ("path", pa.string()),
+        ("dead", pa.list_(pa.int64())),
+        ("first_row_id", pa.int64()),
+        ("sequence_number", pa.int64()),
+        ("is_located", pa.bool_()),
+        *((name, pa.list_(pa.int64())) for name in ("in_file", "in_source", "gone")),
+    ]
+)
+
+
+def row_numbers(count: int) -> pa.Int64Array:
+    """Return 0 to `count` - 1. A cluster's PyArrow may be too old for `arange` (version 21)."""
+    return pc.subtract(pc.cumulative_sum(pa.repeat(1, count)), 1)
+
+
+def read_rows(parquet: pq.ParquetFile, schema: pa.Schema, group: int | None = None) -> pa.Table:
+    """Read columns with the table's current names and types, matched by field id.
+
+    Args:
+        parquet: the file.
+        schema: the columns, with field ids.
+        group: the row group; None for all.
+
+    Raises:
+        ColumnError: the file has a value that the table's type does not include.
+    """
+    names = {field_id(field): field.name for field in schema}
+    stored = {field.name: field_id(field) for field in parquet.schema_arrow}
+    current_names = {name: names[number] for name, number in stored.items() if number in names}
+    groups = range(parquet.metadata.num_row_groups) if group is None else [group]
+    if not current_names:
+        # All columns were added after the file was written.
+        count = sum(parquet.metadata.row_group(g).num_rows for g in groups)
+        return pa.Table.from_arrays([pa.nulls(count, f.type) for f in schema], schema=schema)
+    rows = parquet.read_row_groups(list(groups), columns=list(current_names))
+    rows = rows.rename_columns([current_names[name] for name in rows.column_names])
+    return pa.Table.from_batches([conform(b, schema) for b in rows.to_batches()], schema)
+
+
+def read_with_lineage(
+    parquet: pq.ParquetFile, schema: pa.Schema, file: OldFile, group: int, begin: int
+) -> pa.Table:
+    """Read a row group, with the row ids and sequence numbers that rows inherit from their file.
+
+    Args:
+        parquet: the file.
+        schema: the columns, with field ids; in format version 3 with those of row lineage.
+        file: describes the file.
+        group: the row group.
+        begin: position of its first row.
+
+    Raises:
+        ColumnError: the file has a value that the table's type does not include.
+    """
+    rows = read_rows(parquet, schema, group)
+    if ROW_ID not in schema.names or file.first_row_id is None:
+        return rows
+    inherited = {
+        ROW_ID: pc.add(row_numbers(rows.num_rows), file.first_row_id + begin),
+        LAST_UPDATED: pa.repeat(pa.scalar(file.sequence_number, pa.int64()), rows.num_rows),
+    }
+    for name, values in inherited.items():
+        index = schema.get_field_index(name)
+        rows = rows.set_column(index, schema.field(name), pc.coalesce(rows[name], values))
+    return rows
+
+
+def live_rows(parquet: pq.ParquetFile, schema: pa.Schema, file: OldFile) -> Iterator[pa.Table]:
+    """Read a data file without its deleted rows, row group by row group.
+
+    Args:
+        parquet: the file.
+        schema: the columns, with field ids; in format version 3 with those of row lineage.
+        file: describes the file.
+
+    Raises:
+        ColumnError: the file has a value that the table's type does not include.
+    """
+    begin = 0
+    for group in range(parquet.metadata.num_row_groups):
+        count = parquet.metadata.row_group(group).num_rows
+        positions = pc.add(row_numbers(count), begin)
+        mask = pc.invert(pc.is_in(positions, value_set=file.dead))
+        if pc.any(mask).as_py():
+            yield read_with_lineage(parquet, schema, file, group, begin).filter(mask)
+        begin += count
+
+
+def require_ids(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
+    """Check that a file has field ids, and that its nested fields are fields of the table.
+
+    They are read by name, and fields that were added since are null.
+
+    Args:
+        parquet: the file.
+        schema: of the table's files, with field ids.
+
+    Raises:
+        NotByRewriting: they are not.
+    """
+    ids = {field_id(field): nested_ids(field) for field in schema}
+    for field in parquet.schema_arrow:
+        if field_id(field) is None:
+            raise NotByRewriting("a file of the table has no field ids")
+        if not set(nested_ids(field)) <= set(ids.get(field_id(field), nested_ids(field))):
+            raise NotByRewriting(
+                f"the fields of the nested column `{field.name}` have changed since a file was "
+                "written"
+            )
