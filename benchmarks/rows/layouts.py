@@ -22,8 +22,8 @@ model-paths: [models]
 # `at` moves with the id, so that the newest days have the highest ids.
 MODEL = """\
 {{{{ config(
-    materialized='incremental', incremental_strategy='merge', unique_key={keys}, file_format='iceberg',
-    {options}
+    materialized='incremental', incremental_strategy='merge', unique_key={keys},
+    file_format='iceberg', {options}
 ) }}}}
 select
   id, {key}concat('customer ', id % 100000) as customer, cast(id % 10000 as double) / 8 as price,
@@ -53,14 +53,16 @@ class Layout:
     aim: float = 3.0
 
     def model(self, rows: int) -> str:
-        options = f"tblproperties={{{self.properties}}}" + (f", {self.options}" if self.options else "")
+        options = f"tblproperties={{{self.properties}}}" + (
+            f", {self.options}" if self.options else ""
+        )
         return MODEL.format(keys=self.keys, key=self.key, options=options, rows=rows, days=DAYS)
 
 
 BY_DAY = "partition_by=['day']"
 NEWEST = "incremental_predicates=[\"DBT_INTERNAL_DEST.day >= date'2026-01-30'\"]"
 VERSION_3 = "'format-version': '3'"
-ON_READ = "'format-version': '2', 'write.merge.mode': 'merge-on-read', 'write.delete.mode': 'merge-on-read'"
+ON_READ = "'format-version': '2', 'write.merge.mode': 'merge-on-read'"
 LAYOUTS = {
     "flat": Layout(),
     "by_day": Layout(BY_DAY),
@@ -72,7 +74,9 @@ LAYOUTS = {
         properties="'format-version': '2', 'write.delete.mode': 'merge-on-read'",
         before=("delete from {table} where id % 1000 = 1",),
     ),
-    "composite_key": Layout(keys="['id', 'text_key']", key="concat('key ', id % 1000) as text_key, "),
+    "composite_key": Layout(
+        keys="['id', 'text_key']", key="concat('key ', id % 1000) as text_key, "
+    ),
 }
 
 
@@ -93,7 +97,13 @@ class Merged:
 
     def _run(self, contender: Contender, statement: str) -> None:
         sql = statement.format(table="bench.orders").replace("'", "''")
-        contender.dbt("show", "--inline", f"{{{{ run_query('{sql}') }}}} select 1", "--vars", "{version: 0, where: 'true'}")
+        contender.dbt(
+            "show",
+            "--inline",
+            f"{{{{ run_query('{sql}') }}}} select 1",
+            "--vars",
+            "{version: 0, where: 'true'}",
+        )
 
     def next_version(self) -> None:
         self._version += 1
@@ -114,17 +124,28 @@ class Merged:
         Raises:
             BenchmarkError: they differ.
         """
-        query = "select count(*) as n, count(distinct id) as ids, sum(version) as v, sum(hash(id, price, day, note)) as h from bench.orders"
+        query = (
+            "select count(*) as n, count(distinct id) as ids, sum(version) as v, "
+            "sum(hash(id, price, day, note)) as h from bench.orders"
+        )
         shown = [self._show(contender, query) for contender in (self.ours, self.peer)]
         if shown[0] != shown[1]:
             raise BenchmarkError(f"The tables differ: {shown[0]} and {shown[1]}")
 
     def read(self, contender: Contender) -> float:
         """Return the seconds of a query that reads all rows."""
-        return contender.seconds("show", "--inline", "select max(note), sum(price) from bench.orders", "--vars", "{version: 0, where: 'true'}")
+        return contender.seconds(
+            "show",
+            "--inline",
+            "select max(note), sum(price) from bench.orders",
+            "--vars",
+            "{version: 0, where: 'true'}",
+        )
 
     def _show(self, contender: Contender, query: str) -> list[str]:
-        output = contender.dbt("show", "--inline", query, "--vars", "{version: 0, where: 'true'}").output
+        output = contender.dbt(
+            "show", "--inline", query, "--vars", "{version: 0, where: 'true'}"
+        ).output
         return [line for line in output.splitlines() if line.startswith("|")]
 
 

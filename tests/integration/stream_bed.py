@@ -17,7 +17,7 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
-from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import Rewriter, in_threads
+from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import Rewriter, rewrite_here
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.partition_values import partition_values
@@ -60,7 +60,7 @@ class Bed:
     extra: str = ""
     layout: str = ""
     partition: str = ""
-    rewriter: Rewriter = in_threads
+    rewriter: Rewriter = rewrite_here
     # PyArrow reads Parquet, and Spark reads JSON.
     parquet: bool = False
     name: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")

@@ -42,9 +42,7 @@ def bed(lake: IcebergCatalog, spark: Session, tmp_path: Path) -> MakeBed:
             settings["partition"] = f"named_struct('f0', `{by}`)"
         options = {"deletes": "op = 'd'", "truncates": "op = 't'"}
         runner, rewriter = (
-            (runners.in_tasks, rewrite_in_tasks)
-            if tasks
-            else (runners.in_process, rewrite_here)
+            (runners.in_tasks, rewrite_in_tasks) if tasks else (runners.in_process, rewrite_here)
         )
         return Bed(
             lake,
@@ -289,7 +287,7 @@ def test_changes_within_a_batch(tmp_path: Path, version: int, seed: int) -> None
         Change(chosen.randrange(9), None if chosen.random() < 0.3 else str(n)) for n in range(60)
     ]
     write_id, batch = write(sink, changes, 60, rows=7, max_keys=1000)
-    rewriting = CopyOnWrite(None, in_threads, sink.table(), sink.plan(write_id))  # type: ignore[arg-type]
+    rewriting = CopyOnWrite(None, rewrite_here, sink.table(), sink.plan(write_id))  # type: ignore[arg-type]
     rest = rewriting.remove_dead_rows(batch).by_position(TargetDeletes(None))
     sink.remove(sorted({*batch.files} - {*rest.files}))
     sink.commit(write_id, [rest])

@@ -32,7 +32,13 @@ class Table:
     """A table and what it must hold: rows by key, and in format version 3 their row ids."""
 
     def __init__(
-        self, lake: IcebergCatalog, spark: Session, rng: Random, layout: str, version: int, mode: str
+        self,
+        lake: IcebergCatalog,
+        spark: Session,
+        rng: Random,
+        layout: str,
+        version: int,
+        mode: str,
     ) -> None:
         self.lake, self.spark, self.rng, self.version = lake, spark, rng, version
         self.name = f"t{uuid.uuid4().hex[:8]}"
@@ -58,7 +64,10 @@ class Table:
         return [(key, self.rng.choice(PARTS), self.rng.choice(TEXTS)) for key in keys]
 
     def merge(self, rows: list[Row], plan: MergePlan) -> MergeResult:
-        columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), KINDS, strict=True)]
+        columns = [
+            pa.array(column, kind)
+            for column, kind in zip(zip(*rows, strict=True), KINDS, strict=True)
+        ]
         source = pa.table(columns, ["id", "part", "text"])
 
         def stream() -> Iterator[Any]:
@@ -82,7 +91,10 @@ class Table:
             else:
                 old = self.rows[key]
                 values = dict(zip(NAMES, row, strict=True))
-                updated = {n: values[n] if n in plan.updates else o for n, o in zip(NAMES, old, strict=True)}
+                updated = {
+                    n: values[n] if n in plan.updates else o
+                    for n, o in zip(NAMES, old, strict=True)
+                }
                 self.rows[key] = tuple(updated.values())  # type: ignore[assignment]
 
     def spark_writes(self) -> None:
@@ -111,7 +123,9 @@ class Table:
     def check(self, at: str, reads_duckdb: bool) -> None:
         expected = sorted(self.rows.values(), key=repr)
         self.spark.run(f"refresh table s.{self.name}")
-        actual = sorted(as_rows(self.spark.query(f"select id, part, text from s.{self.name}")), key=repr)
+        actual = sorted(
+            as_rows(self.spark.query(f"select id, part, text from s.{self.name}")), key=repr
+        )
         assert (at, actual) == (at, expected)
         if reads_duckdb:
             assert (at, sorted(duckdb_rows(self.lake, self.name), key=repr)) == (at, expected)
@@ -147,13 +161,16 @@ def assert_lineage(
         assert (at, key, new_number > old_number) == (at, key, old != new)
 
 
+SEEDS = [39, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["flat", "identity", "buckets"])
 def test_histories(
-    lake: IcebergCatalog, spark: Session, layout: str, mode: str, version: int
+    lake: IcebergCatalog, spark: Session, layout: str, mode: str, version: int, seed: int
 ) -> None:
-    seed = 39
     rng = Random(seed)
     table = Table(lake, spark, rng, layout, version, mode)
     for step in range(8):

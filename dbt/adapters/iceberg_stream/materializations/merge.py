@@ -13,6 +13,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import columns as columns_of
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
+from dbt.adapters.iceberg_stream.materializations.located_rows import locator, source_query
 from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sql.merge import (
@@ -28,10 +29,11 @@ from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     snapshot_properties,
 )
 from dbt.adapters.iceberg_stream.tables.merge.engine import DuplicateKeys, MergeResult, merge
-from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
-from dbt.adapters.iceberg_stream.tables.merge.threads import in_threads
+from dbt.adapters.iceberg_stream.tables.merge.located import Locate
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, sql_options
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import in_tasks
+from dbt.adapters.iceberg_stream.tables.merge.threads import in_threads
 
 REMOTE_REASON = "Spark is a cluster, closer to the files"
 logger = Logger()
@@ -69,8 +71,11 @@ def merge_by_rewrite(
         return _run_by_spark(REMOTE_REASON)
     metadata = context.catalog.metadata(table_name(relation), history=False)
     merge_plan = _merge_plan(metadata, plan, unique_key, options)
-    query = f"select * from {staging}"
-    result = _merge(context, relation, merge_plan, options, query)
+    locate = None
+    if sql_options(options):
+        locate = locator(context, relation, staging, plan, options, merge_plan.deletes)
+    query = source_query(staging, plan, options)
+    result = _merge(context, relation, merge_plan, options, query, locate=locate)
     if result.spark_because:
         if engine == "rewrite":
             raise DbtRuntimeError(
@@ -240,6 +245,7 @@ def _merge(
     options: Mapping[str, Any],
     query: str,
     stream: Callable[[], Iterator[Any]] | None = None,
+    locate: Locate | None = None,
 ) -> MergeResult:
     """Merge the rows of a query, or of a stream that has them."""
     name, write_id = table_name(relation), new_write_id()
@@ -260,6 +266,7 @@ def _merge(
                 runner,
                 getattr(relation, "branch", None),
                 read_check,
+                locate,
             )
         except DuplicateKeys:
             return MergeResult(

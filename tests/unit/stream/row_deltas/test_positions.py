@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 import pyarrow as pa
-import pyarrow.fs as fs
-import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -32,7 +26,6 @@ from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
     read_deletion_vector,
     write_deletion_vectors,
 )
-from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from tests.unit.local_tables import FIELD, commit, data_file, insert, live, load, make_table, rows
 

@@ -147,7 +147,7 @@ def test_deletes_of_rows_in_files_that_go(
     if not hidden:
         check(lake, base, removed=("a",))
         return
-    with pytest.raises(ValidationFailed, match="deleted rows of files that this write replaces"):
+    with pytest.raises(ValidationFailed, match="deleted rows of files that this write changes"):
         check(lake, base, removed=("a",))
 
 

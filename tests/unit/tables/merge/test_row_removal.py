@@ -66,6 +66,7 @@ def test_what_first_attempts_have_left_goes(tmp_path: Path) -> None:
     removal.sweep([item], [kept, FileChange("s3://b/g.parquet")])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([names[0], *others])
 
+
 NAMES = ("id", "v", "_row_id", "_last_updated_sequence_number")
 IDS = (1, 2, 2147483540, 2147483539)
 LINEAGE = pa.schema(

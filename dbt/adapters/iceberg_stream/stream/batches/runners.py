@@ -42,8 +42,8 @@ from dbt.adapters.iceberg_stream.tables.files import (
 )
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
-from dbt.adapters.iceberg_stream.tables.merge import rows as merge_rows
 from dbt.adapters.iceberg_stream.tables.files.reader import read_rows
+from dbt.adapters.iceberg_stream.tables.merge import rows as merge_rows
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

@@ -64,7 +64,7 @@ def validate(io: FileIO, metadata: Metadata, change: Change) -> None:
     conflict = (
         f"added {len(added)} data files that conflict with this write"
         if added
-        else f"{'deleted rows of' if deleted else 'removed or rewrote'} files that this write changes"
+        else f"{'deleted rows of' if deleted else 'removed'} files that this write changes"
     )
     raise ValidationFailed(
         f"Another writer {conflict}: {', '.join(since.writers)}.",

@@ -243,9 +243,7 @@ class _Rewrite:
         return describe_in_place(self.schema, dict(self.target.properties), old, new, in_order)
 
 
-def _old_file(
-    target: WriteTarget, entry: ManifestEntry, deleted: Mapping[str, BitMap]
-) -> OldFile:
+def _old_file(target: WriteTarget, entry: ManifestEntry, deleted: Mapping[str, BitMap]) -> OldFile:
     file = entry.data_file
     positions = deleted[file.file_path].to_array()
     return OldFile(

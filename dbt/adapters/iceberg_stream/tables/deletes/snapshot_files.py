@@ -52,15 +52,15 @@ class SnapshotFile:
 
     Attributes:
         file: the data file.
-        sequence_number: its data sequence number; None in format version 1.
         own_deletes: delete files of this data file only, which newer ones replace.
         shared_deletes: delete files of several data files, which stay.
+        sequence_number: the data file's data sequence number; None in format version 1.
     """
 
     file: DataFile
-    sequence_number: int | None = None
     own_deletes: list[DataFile] = field(default_factory=list)
     shared_deletes: list[DataFile] = field(default_factory=list)
+    sequence_number: int | None = None
 
     @property
     def path(self) -> str:
@@ -116,7 +116,7 @@ def snapshot_files(
     if deletes is None:
         deletes = live_entries(io, metadata, ManifestContent.DELETES)
     files = {
-        item.data_file.file_path: SnapshotFile(item.data_file, item.sequence_number)
+        item.data_file.file_path: SnapshotFile(item.data_file, sequence_number=item.sequence_number)
         for item in data
     }
     for snapshot_file in files.values():

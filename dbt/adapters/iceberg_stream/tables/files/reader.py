@@ -6,7 +6,7 @@ Worker code: the standard library, PyArrow and other worker code.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,13 +41,13 @@ class OldFile:
 
     location: str
     path: str
-    dead: pa.Int64Array = NO_ROWS
+    dead: pa.Int64Array = field(default_factory=lambda: NO_ROWS)
     first_row_id: int | None = None
     sequence_number: int | None = None
     is_located: bool = False
-    in_file: pa.Int64Array = NO_ROWS
-    in_source: pa.Int64Array = NO_ROWS
-    gone: pa.Int64Array = NO_ROWS
+    in_file: pa.Int64Array = field(default_factory=lambda: NO_ROWS)
+    in_source: pa.Int64Array = field(default_factory=lambda: NO_ROWS)
+    gone: pa.Int64Array = field(default_factory=lambda: NO_ROWS)
 
 
 OLD_FILES = pa.schema(

@@ -17,6 +17,7 @@ from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform
 from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.merge.located import INSERTS, Locate
 from dbt.adapters.iceberg_stream.tables.merge.plan import MOST_SOURCE_ROWS, MergePlan, why_spark
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
@@ -51,6 +52,7 @@ def merge(
     runner: Runner = in_threads,
     branch: str | None = None,
     read_check: ReadCheck | None = None,
+    locate: Locate | None = None,
 ) -> MergeResult:
     """Merge rows into a table by rewriting files.
 
@@ -59,11 +61,13 @@ def merge(
         name: namespace and identifier of the table.
         plan: what the merge does.
         options: the model's config.
-        stream: returns the source's rows: their schema first, then batches.
+        stream: returns the source's rows: their schema first, then batches. A column INSERTS says
+            which of them may be inserted.
         write_id: id of the write.
         properties: snapshot properties.
         runner: processes files, in threads or in Spark's tasks.
         branch: the branch that is merged into; None for main.
+        locate: locates the table's rows where SQL conditions decide.
         read_check: as for `RewriteMerge`; what was read before this call.
 
     Raises:
@@ -74,16 +78,17 @@ def merge(
     base = catalog.load(name, history=False)
     if base is None:
         return MergeResult(spark_because="the table does not exist")
-    refuses = partial(why_spark, plan, options)
+    refuses = partial(why_spark, plan, options, locate is not None)
     if because := refuses(base.metadata):
         return MergeResult(spark_because=because)
     try:
         target = WriteTarget.of(base.metadata, base.io)
-        rows = _source_rows(stream(), _source_schema(plan, target.file_schema))
+        found = _source_rows(stream(), _source_schema(plan, target.file_schema))
     except ColumnError as error:
         return MergeResult(spark_because=error.clause)
-    if rows is None:
+    if found is None:
         return MergeResult(spark_because=f"the source has over {MOST_SOURCE_ROWS:,} rows")
+    rows, inserts = found
     source = Source(rows, plan.keys)
     if source.duplicates():
         raise DuplicateKeys
@@ -101,6 +106,8 @@ def merge(
             runner,
             branch or MAIN,
             options.get("merge_mode"),
+            locate,
+            inserts,
             read_check,
         )
         merged = rewrite.run(base)
@@ -120,8 +127,10 @@ def _source_schema(plan: MergePlan, schema: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in schema if field.name in {*plan.keys, *plan.updates}])
 
 
-def _source_rows(stream: Iterator[Any], schema: pa.Schema) -> pa.Table | None:
-    """Read the source's rows with the table's types; None if there are too many."""
+def _source_rows(
+    stream: Iterator[Any], schema: pa.Schema
+) -> tuple[pa.Table, pa.BooleanArray | None] | None:
+    """Read the source's rows with the table's types, and INSERTS; None if there are too many."""
     source: pa.Schema = next(stream)
     # Names in Spark are case-insensitive.
     names = {name.lower(): name for name in schema.names}
@@ -134,15 +143,18 @@ def _source_rows(stream: Iterator[Any], schema: pa.Schema) -> pa.Table | None:
         )
     target_names = [names[source.names[i].lower()] for i in positions]
     batches: list[pa.RecordBatch] = []
+    inserts = [pa.array([], pa.bool_())] if INSERTS in source.names else []
     count = 0
     # Types are checked also if there are no rows, as Spark does.
     for batch in itertools.chain([pa.RecordBatch.from_pylist([], source)], stream):
         count += batch.num_rows
         if count > MOST_SOURCE_ROWS:
             return None
+        if inserts:
+            inserts.append(batch.column(source.get_field_index(INSERTS)))
         columns = [batch.column(i) for i in positions]
         batches.append(conform(pa.RecordBatch.from_arrays(columns, target_names), schema))
-    return pa.Table.from_batches(batches, schema)
+    return pa.Table.from_batches(batches, schema), pa.concat_arrays(inserts) if inserts else None
 
 
 def _require_fields(actual: pa.DataType, column: pa.Field) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,6 @@ from dbt.adapters.iceberg_stream.tables.files.parquet import (
     writer_beside,
 )
 from dbt.adapters.iceberg_stream.tables.files.reader import (
-    LAST_UPDATED,
     NO_ROWS,
     NotByRewriting,
     OldFile,
@@ -61,11 +60,11 @@ class FileChange:
     """
 
     location: str
-    matched: pa.Int64Array = NO_ROWS
+    matched: pa.Int64Array = field(default_factory=lambda: NO_ROWS)
     changed: int = 0
     deleted: int = 0
     new_files: tuple[WrittenFile, ...] = ()
-    dead: pa.Int64Array = NO_ROWS
+    dead: pa.Int64Array = field(default_factory=lambda: NO_ROWS)
     moved: pa.Table | None = None
 
     @property
@@ -381,9 +380,7 @@ def read_task_result(row: Mapping[str, Any]) -> FileChange:
     )
 
 
-def _groups(
-    parquet: pq.ParquetFile, matches: Matches, gone: pa.Int64Array
-) -> Iterator[_Group]:
+def _groups(parquet: pq.ParquetFile, matches: Matches, gone: pa.Int64Array) -> Iterator[_Group]:
     """Iterate over row groups, with positions in the row group."""
     begin = 0
     for number in range(parquet.metadata.num_row_groups):

@@ -48,16 +48,19 @@ class MergePlan:
     deletes: Deletes = Deletes.NONE
 
 
-def why_spark(plan: MergePlan, options: Mapping[str, Any], metadata: Metadata) -> str | None:
+def why_spark(
+    plan: MergePlan, options: Mapping[str, Any], locates: bool, metadata: Metadata
+) -> str | None:
     """Return why a merge cannot be done by rewriting files; None if it can.
 
     Args:
         plan: what the merge does.
         options: the model's config; only Spark evaluates SQL in it.
+        locates: whether Spark locates the rows.
         metadata: table metadata.
     """
-    used = [name for name in SQL_OPTIONS if options.get(name)]
-    if used:
+    used = sql_options(options)
+    if used and not locates:
         return f"{used[0]} is an SQL expression"
     if options.get("not_matched_by_source_action") and plan.deletes is Deletes.NONE:
         return "not_matched_by_source_action updates rows"
@@ -76,6 +79,15 @@ def why_spark(plan: MergePlan, options: Mapping[str, Any], metadata: Metadata) -
     if "'initial-default'" in str(metadata["schemas"]):
         return "a column has an initial default"
     return None
+
+
+def sql_options(options: Mapping[str, Any]) -> list[str]:
+    """Return the options of a model's config that have SQL for its merge.
+
+    Args:
+        options: the config.
+    """
+    return [name for name in SQL_OPTIONS if options.get(name)]
 
 
 SQL_OPTIONS = (

@@ -46,6 +46,7 @@ from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 from dbt.adapters.iceberg_stream.tables.merge.candidates import manifests_of, may_hold
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import FileChange, FileRewrite
+from dbt.adapters.iceberg_stream.tables.merge.located import Locate, Located
 from dbt.adapters.iceberg_stream.tables.merge.plan import (
     MergePlan,
     merges_in_place,
@@ -95,9 +96,11 @@ class RewriteMerge:
         runner: processes files.
         branch: the branch that is merged into.
         mode: `merge_mode` of the model; None for the table's.
+        locate: locates rows where SQL conditions decide; None to match the keys.
+        inserts: which of the source's rows may be inserted; None for all.
         read_check: whether the source's rows may be merged after commits of other writers; None
             if they are computed from no table.
-        rewrites: number of rewritten files in all attempts.
+        rewrites: number of files that were rewritten, or got deletes, in all attempts.
     """
 
     catalog: IcebergCatalog
@@ -110,6 +113,8 @@ class RewriteMerge:
     runner: Runner = in_threads
     branch: str = MAIN
     mode: str | None = None
+    locate: Locate | None = None
+    inserts: pa.BooleanArray | None = None
     read_check: ReadCheck | None = None
     rewrites: int = 0
     _attempt: int = 0
@@ -162,29 +167,36 @@ class RewriteMerge:
             raise NotByRewriting(reason)
         target = WriteTarget.of(metadata, base.io)
         may_change = self._file_test(target)
-        files = self._candidates(base, may_change)
+        located = self.locate(base, self.source) if self.locate is not None else None
+        files = self._candidates(base, may_change, located)
         rewrite = self._file_rewrite(metadata, target)
         if (basis := (rewrite.schema, rewrite.in_place, rewrite.moved_by)) != self._basis:
             self._drop_stale_results(base, {})
         self._basis = basis
         self._drop_stale_results(base, files)
         unread = [item for path, item in files.items() if path not in self._results]
-        for result in self.runner(rewrite, self._old_files(base, target, unread)):
+        for result in self.runner(rewrite, self._old_files(base, target, unread, located)):
             self._results[result.location] = result
             self._read_with[result.location] = files[result.location].delete_keys
-            self.rewrites += result.changes_rows
+            self.rewrites += bool(result.new_files or len(result.dead))
         changed = [item for path, item in files.items() if self._results[path].changes_rows]
-        inserted = self._insert(target, metadata, files)
+        inserted = self._insert(target, metadata, files, located)
         merged = self._summarize(files, changed, inserted)
         if not changed and not self._new:
             return merged, None
         return merged, self._change(base, target, changed, merged, may_change)
 
     def _candidates(
-        self, base: LoadedTable, may_change: Callable[[DataFile], bool]
+        self,
+        base: LoadedTable,
+        may_change: Callable[[DataFile], bool],
+        located: Located | None,
     ) -> dict[str, SnapshotFile]:
         """Return the data files that may change, by their locations."""
         io, metadata = base.io, base.metadata
+        is_candidate = may_change
+        if located is not None:
+            is_candidate = lambda file: file.file_path in located.files  # noqa: E731
         deletes = live_entries(io, metadata, ManifestContent.DELETES, self.branch)
         if any(is_equality_delete(item.data_file) for item in deletes):
             raise NotByRewriting("the table has equality deletes")
@@ -193,7 +205,7 @@ class RewriteMerge:
             metadata,
             ManifestContent.DATA,
             self.branch,
-            lambda item: may_change(item.data_file),
+            lambda item: is_candidate(item.data_file),
             self._manifest_test(metadata),
         )
         data.sort(key=lambda item: item.data_file.file_path)
@@ -203,9 +215,14 @@ class RewriteMerge:
             raise NotByRewriting(str(error)) from error
 
     def _old_files(
-        self, base: LoadedTable, target: WriteTarget, files: Sequence[SnapshotFile]
+        self,
+        base: LoadedTable,
+        target: WriteTarget,
+        files: Sequence[SnapshotFile],
+        located: Located | None,
     ) -> list[OldFile]:
         dead = deleted_rows(base, files)
+        found = {} if located is None else {p: vars(rows) for p, rows in located.files.items()}
         return [
             OldFile(
                 item.path,
@@ -213,6 +230,8 @@ class RewriteMerge:
                 pa.array(dead[item.path].to_array(), pa.uint32()).cast(pa.int64()),
                 item.file[FILE_FIRST_ROW_ID],
                 item.sequence_number,
+                located is not None,
+                **found.get(item.path, {}),
             )
             for item in files
         ]
@@ -323,12 +342,19 @@ class RewriteMerge:
         ]
 
     def _insert(
-        self, target: WriteTarget, metadata: Metadata, files: dict[str, SnapshotFile]
+        self,
+        target: WriteTarget,
+        metadata: Metadata,
+        files: dict[str, SnapshotFile],
+        located: Located | None,
     ) -> int:
         """Write rows that go to new files; return how many of them are inserted."""
         results = [self._results[path] for path in files]
         moved = [result.moved for result in results if result.moved is not None]
-        inserted = self._unmatched(results) if self.plan.inserts else self.source.rows.slice(0, 0)
+        inserted = self.source.rows.slice(0, 0)
+        if self.plan.inserts:
+            matched = [result.matched for result in results]
+            inserted = self._unmatched(matched if located is None else [located.matched])
         if not moved and not inserted.num_rows:
             return 0
         if moved:
@@ -341,14 +367,18 @@ class RewriteMerge:
             self._new = writer.close()
         return inserted.num_rows
 
-    def _unmatched(self, results: Sequence[FileChange]) -> pa.Table:
-        """Return the source's rows without a match."""
-        if not any(len(result.matched) for result in results):
-            return self.source.rows
-        positions = pa.arange(0, self.source.rows.num_rows)
-        matched = pa.concat_arrays([result.matched for result in results])
-        is_matched = pc.is_in(positions, value_set=matched)
-        return self.source.rows.take(positions.filter(pc.invert(is_matched)))
+    def _unmatched(self, matched: Sequence[pa.Int64Array]) -> pa.Table:
+        """Return the source's rows to insert, which have no match."""
+        rows = self.source.rows
+        if self.inserts is None and not any(map(len, matched)):
+            return rows
+        positions = pa.arange(0, rows.num_rows)
+        if any(map(len, matched)):
+            is_matched = pc.is_in(positions, value_set=pa.concat_arrays(matched))
+            positions = positions.filter(pc.invert(is_matched))
+        if self.inserts is not None:
+            positions = positions.filter(self.inserts.take(positions))
+        return rows.take(positions)
 
     def _drop_stale_results(self, base: LoadedTable, files: dict[str, SnapshotFile]) -> None:
         """Remove the results of files that are no longer candidates, or have other deletes now."""
