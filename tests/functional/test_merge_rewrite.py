@@ -160,16 +160,15 @@ class TestMergeRewrite:
         _, output = run_dbt_and_capture(["run"], expect_pass=False)
         assert "returns more than one row for a unique_key" in " ".join(output.split())
 
-    def test_deletes_are_sparks(self, project: Any) -> None:
+    def test_rows_that_are_deleted_stay_so(self, project: Any) -> None:
         run(
             project,
             "alter table {schema}.merged set tblproperties ('write.delete.mode' = 'merge-on-read')",
         )
         run(project, "delete from {schema}.merged where id = 4")
-        run(project, f"insert into {{schema}}.increment values {row(4, 'back')}")
-        (result,) = run_dbt(["run"]).results
-        assert_spark_merged(result, "the table has delete files")
-        assert rows(project, "select name from {schema}.merged where id = 4") == [("back",)]
+        self.merge(project, row(4, "back"), row(5, "changed"), rows_inserted=1, rows_updated=1)
+        names = rows(project, "select name from {schema}.merged where id in (4, 5) order by id")
+        assert names == [("back",), ("changed",)]
 
     def test_files_of_another_format_are_sparks(self, project: Any) -> None:
         run(
@@ -179,28 +178,31 @@ class TestMergeRewrite:
         run(project, f"insert into {{schema}}.merged values {row(60, 'orc')}")
         run(project, f"insert into {{schema}}.increment values {row(60, 'changed')}")
         (result,) = run_dbt(["run"]).results
-        assert_spark_merged(result, "the table has files in ORC")
+        assert_spark_merged(result, "the table's files are orc")
         assert rows(project, "select name from {schema}.merged where id = 60") == [("changed",)]
 
 
 class TestWhoMerges:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        return {"condition.sql": CONDITION, "forced.sql": FORCED, "sparks.sql": SPARKS}
+        return {"forced.sql": FORCED, "sparks.sql": SPARKS}
 
     def test_engines(self, project: Any) -> None:
         run(project, f"create table {{schema}}.increment ({COLUMNS})")
         run(project, f"insert into {{schema}}.increment values {row(1, 'a')}")
         run_dbt(["run"])
         run(project, "update {schema}.increment set name = 'b'")
-        because = "matched_condition is an SQL expression"
-        for model, reason in (("condition", because), ("sparks", "merge_engine is spark")):
-            (result,) = run_dbt(["run", "--select", model]).results
-            assert_spark_merged(result, reason)
+        (result,) = run_dbt(["run", "--select", "sparks"]).results
+        assert_spark_merged(result, "merge_engine is spark")
+        (result,) = run_dbt(["run", "--select", "forced"]).results
+        assert result.adapter_response["merge_engine"] == "rewrite"
+        for model in ("forced", "sparks"):
             assert rows(project, f"select name from {{schema}}.{model}") == [("b",)]
+        run(project, "alter table {schema}.forced set tblproperties ('encryption.key-id' = 'k')")
+        run(project, "update {schema}.increment set name = 'c'")
         _, output = run_dbt_and_capture(["run", "--select", "forced"], expect_pass=False)
         text = " ".join(output.split())
-        assert "merge_engine is rewrite, but matched_condition is an SQL expression" in text
+        assert "merge_engine is rewrite, but the table has the property encryption.key-id" in text
 
 
 class TestNotMatchedBySource:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema, index_by_id
-from pyiceberg.transforms import UnknownTransform
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform, unencoded_type
-from dbt.adapters.iceberg_stream.tables.files.target import CODECS, WriteTarget
+from dbt.adapters.iceberg_stream.tables.files.spark_only import why_spark_writes
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 # Types that Spark has, too. For others it has substitutes, such as texts for UUIDs.
 TYPES = (
@@ -30,16 +30,6 @@ TYPES = (
     iceberg.ListType,
     iceberg.MapType,
 )
-PARQUET, CODEC = "write.parquet.", "write.parquet.compression-codec"
-# Options of Parquet files that `WriteTarget` reads; others, such as Bloom filters, it does not.
-PARQUET_OPTIONS = {
-    CODEC,
-    "write.parquet.compression-level",
-    "write.parquet.row-group-size-bytes",
-    "write.parquet.page-size-bytes",
-    "write.parquet.dict-size-bytes",
-}
-OTHER_OPTIONS = ("write.location-provider.impl", "write.spark.accept-any-schema", "encryption.")
 
 
 def why_spark_appends(metadata: Metadata) -> str | None:
@@ -56,29 +46,10 @@ def why_spark_appends(metadata: Metadata) -> str | None:
         target = WriteTarget.of(metadata, CatalogFileIO())
     except ValueError as error:
         return f"PyIceberg cannot read its metadata: {error}"
-    if len({name.lower() for name in target.schema.column_names}) < len(target.schema.column_names):
-        return "names of columns differ in letter case only"
     fields = index_by_id(target.schema).values()
     if other := next((f for f in fields if not isinstance(f.field_type, TYPES)), None):
         return f"the column {other.name} is {other.field_type}"
-    if any(isinstance(field.transform, UnknownTransform) for field in target.spec.fields):
-        return "the table has a partition transform that is not in the specification"
-    if target.sort_order.fields and not target.sort_columns:
-        return "the table is sorted by a transform or a nested column"
-    return _why_by_properties(target)
-
-
-def _why_by_properties(target: WriteTarget) -> str | None:
-    properties = target.properties
-    if (kind := properties.get("write.format.default", "parquet").lower()) != "parquet":
-        return f"the table's files are {kind}"
-    if (codec := properties.get(CODEC, "zstd").lower()) not in CODECS:
-        return f"the table's files are compressed with {codec}"
-    for name in properties:
-        is_unread = name.startswith(PARQUET) and name not in PARQUET_OPTIONS
-        if is_unread or name.startswith(OTHER_OPTIONS):
-            return f"the table has the property {name}"
-    return None
+    return why_spark_writes(target)
 
 
 def arrange(rows: pa.Table, schema: Schema) -> pa.RecordBatch:

@@ -11,8 +11,11 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
 from dbt.adapters.iceberg_stream.sql.comparisons import is_comparable
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
+from dbt.adapters.iceberg_stream.tables.files.spark_only import why_spark_writes
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 
 # Types whose values are equal in Arrow exactly if they are equal in Spark.
@@ -64,6 +67,9 @@ def why_spark(
         return f"{used[0]} is an SQL expression"
     if options.get("not_matched_by_source_action") and plan.deletes is Deletes.NONE:
         return "not_matched_by_source_action updates rows"
+    # It is not asked for files.
+    if reason := why_spark_writes(WriteTarget.of(metadata, CatalogFileIO())):
+        return reason
     if "'variant'" in str(metadata["schemas"]):
         return "a column has the type variant"
     schema = current_schema(metadata)
