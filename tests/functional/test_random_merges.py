@@ -88,7 +88,7 @@ class TestRandomMerges:
             self.increment(project, rng)
             for result in run_dbt(["run"]).results:
                 if step and result.node.name.startswith("auto"):
-                    engines.add(result.adapter_response["merge_engine"])
+                    engines.add(result.adapter_response.get("merge_engine"))
             for number, config in enumerate(configs):
                 actual, expected = (
                     sorted(rows(project, f"select * from {{schema}}.{engine}_{number}"), key=repr)
