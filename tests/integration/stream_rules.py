@@ -22,6 +22,7 @@ from dbt.adapters.iceberg_stream.stream.query.partition_values import (
     partition_values,
 )
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
+from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, recover
 from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
@@ -32,7 +33,7 @@ from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from tests.integration.own_writes_machine import NAMESPACE
 from tests.integration.spark_table import SEQUENCE, SparkTable
-from tests.integration.table_model import KINDS, Row
+from tests.integration.table_model import KINDS, Row, plain
 
 VIEW = "stream_source"
 OP = "op"
@@ -86,7 +87,9 @@ class StreamRules(SparkTable):
         self._land([changes[place] for place in order])
         by = next(column.name for column in self.table.columns if column.number == SEQUENCE)
         self._drain(encoding, {"sequence_by": (by,), "sequence_numbers": numbers})
-        self._apply_changes(changes)
+        for change in changes:
+            if not self._is_late(change[1]):
+                self._apply_changes([change])
 
     @precondition(lambda self: self.version > 1)
     @rule(data=st.data(), after=st.booleans(), encoding=st.sampled_from(ENCODINGS))
@@ -108,6 +111,11 @@ class StreamRules(SparkTable):
     def _changes(self, data: st.DataObject) -> list[tuple[str, Row]]:
         count = data.draw(st.integers(1, 5), "changes")
         return [(data.draw(ACTIONS), self._row(data)) for _ in range(count)]
+
+    def _is_late(self, change: Row) -> bool:
+        """Whether the row of a change's key is newer, whoever has written it."""
+        of_key = (row for row in self.table.rows if plain(row[0]) == plain(change[0]))
+        return any((row.get(SEQUENCE) or 0) > change[SEQUENCE] for row in of_key)
 
     def _apply_changes(self, changes: list[tuple[str, Row]]) -> None:
         for action, row in changes:
@@ -148,7 +156,9 @@ class StreamRules(SparkTable):
         try:
             accept_rollback(self.place.lake, (NAMESPACE, self.name), self.sink_id)
         except StreamError:
+            # What it has read is unknown: another one takes over.
             self.sinks += 1
+            add_stream(self.place.lake, (NAMESPACE, self.name), self.sink_id)
         self.streamed = streamed
 
     def _run_stream(self, encoding: str, settings: dict[str, Any]) -> None:

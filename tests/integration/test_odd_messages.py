@@ -152,3 +152,14 @@ def test_random_messages(spark: Session, name: str) -> None:
         together = in_process(spark, envelope, [values[place] for place in places])
         assert together in (None, [expected[place] for place in places])
     assert 100 < sum(isinstance(outcome, str) for outcome in expected) < 500
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["double", "float"])
+def test_the_two_zeros_are_two_keys(spark: Session, kind: str, way: str) -> None:
+    envelope = Envelope("debezium", f"id {kind}", required=("id",), key=("id",))
+    frame = '{{"op": "u", "before": {{"id": {}}}, "after": {{"id": {}}}}}'
+    pairs = [("0.0", "-0.0"), ("0.0", "0.0"), ("-0.0", "-0.0")]
+    outcomes = decode(spark, way, envelope, [frame.format(*pair).encode() for pair in pairs])
+    old, new = '{"deleted": true, "id": 0.0}', '{"deleted": false, "id": -0.0}'
+    assert outcomes == [[old, new], ['{"deleted": false, "id": 0.0}'], [new]]

@@ -20,7 +20,7 @@ from dbt.adapters.iceberg_stream.cli import main
 from dbt.adapters.iceberg_stream.cli.engine import HOME
 from dbt.adapters.iceberg_stream.engines import embedded
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, Lease, status, stop
-from dbt.adapters.iceberg_stream.engines.launch import _sweep
+from dbt.adapters.iceberg_stream.engines.scratch import sweep
 from dbt.adapters.iceberg_stream.engines.settings import EngineError, EngineSettings, EngineStatus
 
 
@@ -268,10 +268,48 @@ def test_a_home_that_is_a_link_of_another_user(tmp_path: Path) -> None:
 
 def test_only_own_folders_are_swept(tmp_path: Path) -> None:
     for name in ("thesis", "0a1b2c3d", "4e5f6a7b"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "4e5f6a7b" / "log4j2.properties").touch()
-    _sweep(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0a1b2c3d", "thesis"]
+        (tmp_path / "tmp" / name).mkdir(parents=True)
+    (tmp_path / "tmp" / "4e5f6a7b" / "log4j2.properties").touch()
+    sweep(tmp_path)
+    left = sorted(path.name for path in (tmp_path / "tmp").iterdir())
+    assert left == ["0a1b2c3d", "thesis"]
+
+
+def server_folder(home: Path, process: psutil.Process) -> Path:
+    """The folder of a server whose supervisor is a process."""
+    folder = home / "tmp" / "0a1b2c3d"
+    folder.mkdir(parents=True)
+    (folder / "log4j2.properties").touch()
+    supervisor = {"pid": process.pid, "created": process.create_time()}
+    (folder / "supervisor.json").write_text(json.dumps(supervisor))
+    (folder / "supervisor.json").chmod(0o600)
+    return folder
+
+
+def test_folders_of_servers_that_run_stay(tmp_path: Path) -> None:
+    folder = server_folder(tmp_path, psutil.Process())
+    sweep(tmp_path)
+    assert folder.exists()
+    # A later process may have the number of one that has ended.
+    record = {"pid": os.getpid(), "created": psutil.Process().create_time() - 100}
+    (folder / "supervisor.json").write_text(json.dumps(record))
+    sweep(tmp_path)
+    assert not folder.exists()
+
+
+def test_stop_waits_for_servers_that_are_ending(tmp_path: Path) -> None:
+    """They have no record any more, and still remove files of the home."""
+    code = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), sys.exit()))\n"
+        "print('runs', flush=True)\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as ending:
+        assert ending.stdout and ending.stdout.readline() == b"runs\n"
+        server_folder(tmp_path, psutil.Process(ending.pid))
+        assert stop(tmp_path) is False
+        assert ending.poll() == 0
 
 
 def test_a_home_of_an_older_version_becomes_private(tmp_path: Path, launches: Launches) -> None:

@@ -163,6 +163,9 @@ def open_catalog(
     from sqlalchemy import QueuePool, create_engine
 
     from dbt.adapters.iceberg_stream.catalog.client_properties import ignore_table_properties
+    from dbt.adapters.iceberg_stream.catalog.variant_type import repair
+
+    repair()
 
     def connect() -> sqlite3.Connection:
         # A pool lets threads share connections.

@@ -27,6 +27,9 @@ from pyiceberg.table.update import (
 )
 
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.variant_type import repair
+
+repair()
 
 # The current snapshot id that older writers set for an empty table.
 NO_SNAPSHOT = -1

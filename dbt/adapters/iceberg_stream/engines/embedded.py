@@ -13,17 +13,20 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from dbt.adapters.iceberg_stream.engines.launch import POLL, Launch
+from dbt.adapters.iceberg_stream.engines.scratch import supervisors
 from dbt.adapters.iceberg_stream.engines.settings import (
     Endpoint,
     EngineError,
     EngineSettings,
     EngineStatus,
+    Process,
     prepare_home,
 )
 
@@ -229,15 +232,25 @@ def stop(home: Path, timeout: float = 20.0) -> bool:
         Whether there was a server.
     """
     server = EngineStatus.read(home)
-    if server is None:
-        return False
-    was_alive = server.alive()
-    server.supervisor.signal(signal.SIGTERM)
-    deadline = time.monotonic() + timeout
-    while server.supervisor.alive() and time.monotonic() < deadline:
-        time.sleep(POLL)
-    _clear(server)
+    was_alive = server is not None and server.alive()
+    # Those before it may not have ended yet, and still use the home.
+    ending = [process for _, process in supervisors(home) if process is not None]
+    ending += [server.supervisor] if server is not None else []
+    for process in ending:
+        process.signal(signal.SIGTERM)
+    _await_end(ending, timeout)
+    for process in ending:
+        process.signal(signal.SIGKILL)
+    _await_end(ending, KILL_TIMEOUT)
+    if server is not None:
+        _clear(server)
     return was_alive
+
+
+def _await_end(processes: Sequence[Process], timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while any(process.alive() for process in processes) and time.monotonic() < deadline:
+        time.sleep(POLL)
 
 
 def status(home: Path) -> EngineStatus | None:
@@ -254,9 +267,8 @@ def _clear(server: EngineStatus) -> None:
     """Kill the remaining processes of a server, wait for their end, and remove its record."""
     server.supervisor.signal(signal.SIGKILL)
     server.jvm.signal(signal.SIGKILL)
-    deadline = time.monotonic() + KILL_TIMEOUT
-    while (server.supervisor.alive() or server.jvm.alive()) and time.monotonic() < deadline:
-        time.sleep(POLL)  # a dying JVM still removes files of the home
+    # A dying JVM still removes files of the home.
+    _await_end([server.supervisor, server.jvm], KILL_TIMEOUT)
     current = EngineStatus.read(server.home)
     if current is None or current.supervisor == server.supervisor:
         (server.home / "server.json").unlink(missing_ok=True)

@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from dbt.adapters.iceberg_stream.engines.jars import (
     spark_jars,
 )
 from dbt.adapters.iceberg_stream.engines.java import diagnose, find_java
+from dbt.adapters.iceberg_stream.engines.scratch import FOLDER, LOG_SETTINGS, SOCKETS, sweep
 from dbt.adapters.iceberg_stream.engines.settings import (
     CLOUD_VARIABLES,
     SECRET,
@@ -48,10 +48,6 @@ ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExt
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 POLL = 0.02
 CRASH_LOG = "server.crash.log"
-SCRATCH = re.compile(r"[0-9a-f]{8}")
-LOG_SETTINGS = "log4j2.properties"
-# In the scratch folder, the symbolic link to the folder of the sockets.
-SOCKETS = "sockets"
 
 # The packages that spark-submit opens for Spark (JavaModuleOptions). spark-submit itself is not
 # used because it also adds jdk.incubator.vector, which a slim Java does not have.
@@ -285,7 +281,7 @@ class Launch:
         Raises:
             EngineError: the server did not start; the message has the log's errors.
         """
-        _sweep(self._settings.home / "tmp")
+        sweep(self._settings.home)
         crash = self._settings.home / CRASH_LOG
         crash.unlink(missing_ok=True)
         archived = self._archive.path.exists()
@@ -301,7 +297,7 @@ class Launch:
         return server
 
     def _try(self, archived: bool) -> EngineStatus | None:
-        scratch = self._settings.home / "tmp" / secrets.token_hex(4)
+        scratch = self._settings.home / FOLDER / secrets.token_hex(4)
         scratch.mkdir(parents=True, mode=0o700)
         (scratch / LOG_SETTINGS).write_text(LOG4J)
         (scratch / SOCKETS).symlink_to(_sockets_folder())
@@ -376,23 +372,6 @@ class Launch:
         with contextlib.suppress(BrokenPipeError), process.stdin:
             json.dump(orders, process.stdin)
         return process
-
-
-def _sweep(folder: Path) -> None:
-    """Remove the scratch folders of servers that were killed."""
-    import psutil
-
-    for scratch in folder.glob("*"):
-        if not SCRATCH.fullmatch(scratch.name) or not (scratch / LOG_SETTINGS).exists():
-            continue  # not ours
-        try:
-            owner = int((scratch / "supervisor.pid").read_text())
-        except (OSError, ValueError):
-            owner = 0
-        if not owner or not psutil.pid_exists(owner):
-            with contextlib.suppress(OSError):
-                shutil.rmtree((scratch / SOCKETS).readlink(), ignore_errors=True)
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _sockets_folder() -> Path:

@@ -143,7 +143,7 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
-            (self._scratch / "supervisor.pid").write_text(str(os.getpid()))
+            _write_private(self._scratch / "supervisor.json", _identity(os.getpid()))
             jvm = Jvm(self._orders, self._orders, log=None)
             try:
                 code = self._watch(jvm)
@@ -194,8 +194,7 @@ class Supervisor:
         }
         draft = self._record_path.with_suffix(".new")
         draft.unlink(missing_ok=True)
-        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-            json.dump(record, file, indent=1)
+        _write_private(draft, record)
         os.replace(draft, self._record_path)
 
     def _withdraw(self) -> None:
@@ -256,6 +255,12 @@ def _die_with_parent() -> None:
     """Let Linux kill the child with its supervisor; elsewhere the next client kills it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _write_private(path: Path, record: dict[str, Any]) -> None:
+    """Write a new file that only this user can read."""
+    with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+        json.dump(record, file, indent=1)
 
 
 def _identity(pid: int) -> dict[str, float]:

@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IcebergType
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.variant_type import VariantType
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.schema_rules import NAME_MAPPING, children
 from dbt.adapters.iceberg_stream.maintenance.check.schemas import HIGHEST_ID, TableSchemas
@@ -147,17 +149,12 @@ class _Walk:
         kind = column.type
         if isinstance(kind, pa.BaseExtensionType):
             kind = kind.storage_type
-        if field.field_type.is_primitive:
-            if pa.types.is_nested(kind) or not fits(column.type, field.field_type):
-                yield self._finding(
-                    "column-type",
-                    f"`{path}` is {column.type} in the file and {field.field_type} in the table.",
-                )
-        elif not pa.types.is_nested(kind):
+        if _is_another_kind(kind, field.field_type):
             yield self._finding(
-                "column-type", f"`{path}` is {kind} in the file and nested in the table."
+                "column-type",
+                f"`{path}` is {column.type} in the file and {field.field_type} in the table.",
             )
-        else:
+        elif not field.field_type.is_primitive:
             yield from self.fields(nested(kind), identifier, f"{path}.")
 
     def absent(self, columns: list[pa.Field], table: Any, prefix: str) -> Iterator[Finding]:
@@ -192,3 +189,13 @@ class _Walk:
 
     def _finding(self, code: str, problem: str) -> Finding:
         return Finding(code, self._file.file_path, problem)
+
+
+def _is_another_kind(kind: pa.DataType, table: IcebergType) -> bool:
+    """Return whether readers cannot take a file's column for one of the table's type."""
+    if isinstance(table, VariantType):
+        # A group with two columns or more (spec, "Appendix A: Parquet").
+        return "metadata" not in {part.name for part in nested(kind)}
+    if table.is_primitive:
+        return pa.types.is_nested(kind) or not fits(kind, table)
+    return not pa.types.is_nested(kind)

@@ -27,7 +27,6 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     read_manifest_list,
     read_manifests,
 )
-from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 NO_POSITIONS = pa.array([], pa.int64())
@@ -130,8 +129,8 @@ def _is_readable(metadata: Metadata, table: LoadedTable) -> bool:
                 return False
     try:
         return WriteTarget.of(metadata, table.io).file_schema is not None
-    except ColumnError:
-        return False
+    except ValueError:
+        return False  # a type that PyArrow or PyIceberg does not have
 
 
 def _nested_fields(kind: Any) -> Iterator[tuple[int, Any]]:
