@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as fs
@@ -15,9 +16,16 @@ import pytest
 from pyspark import cloudpickle
 
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
-from dbt.adapters.iceberg_stream.tables.files.reader import OLD_FILES, NotByRewriting, OldFile
+from dbt.adapters.iceberg_stream.tables.files.reader import (
+    LAST_UPDATED,
+    OLD_FILES,
+    ROW_ID,
+    NotByRewriting,
+    OldFile,
+)
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     TASK_RESULT,
+    FileChange,
     FileRewrite,
     read_task_result,
     run_task,
@@ -136,3 +144,75 @@ def test_a_task_that_fails_says_which_file(file: Path) -> None:
     with pytest.raises(OSError, match="lost.parquet"):
         list(in_tasks(map_in_arrow)(file_merge(), [there, lost]))
     assert list(file.parent.iterdir()) == [file]
+
+
+LINEAGE = pa.schema(
+    [
+        *SCHEMA,
+        *(
+            pa.field(name, pa.int64(), metadata={"PARQUET:field_id": str(number)})
+            for name, number in ((ROW_ID, 2147483540), (LAST_UPDATED, 2147483539))
+        ),
+    ]
+)
+
+
+def merge_rows(file: Path, rewrite: FileRewrite, **known: Any) -> FileChange:
+    """Merge ids 2 and 9 into a file of three rows."""
+    return rewrite.run(OldFile(str(file), str(file), **known))
+
+
+def test_deleted_rows_do_not_match_and_go(file: Path) -> None:
+    change = merge_rows(file, file_merge(), dead=pa.array([1]))
+    assert (change.matched.to_pylist(), change.changes_rows) == ([], False)
+    change = merge_rows(file, file_merge(), dead=pa.array([2]))
+    (new,) = change.new_files
+    assert pq.read_table(new.location).to_pydict() == {"id": [1, 2], "n": [0, 5]}
+
+
+def test_a_file_whose_last_rows_are_deleted(file: Path) -> None:
+    rewrite = replace(file_merge(Deletes.MATCHED), updates=())
+    change = merge_rows(file, rewrite, dead=pa.array([0, 2]))
+    assert (change.deleted, change.new_files) == (1, ())
+
+
+def test_rows_keep_their_ids(file: Path) -> None:
+    rewrite = replace(file_merge(), schema=LINEAGE)
+    change = merge_rows(file, rewrite, first_row_id=100, sequence_number=7)
+    rows = pq.read_table(change.new_files[0].location)
+    assert rows[ROW_ID].to_pylist() == [100, 101, 102]
+    # The row that changes gets the number of the commit.
+    assert rows[LAST_UPDATED].to_pylist() == [7, None, 7]
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_rows_that_go_to_other_files(file: Path, in_place: bool) -> None:
+    rewrite = replace(file_merge(), schema=LINEAGE, moved_by=["n"], in_place=in_place)
+    change = merge_rows(file, rewrite, dead=pa.array([0]), first_row_id=100, sequence_number=7)
+    assert change.moved is not None
+    assert change.moved.to_pylist() == [{"id": 2, "n": 5, ROW_ID: 101, LAST_UPDATED: None}]
+    assert change.changed == 1
+    if in_place:
+        left = pq.read_table(change.new_files[0].location)
+        assert left["id"].to_pylist() == [3]
+    else:
+        assert (change.new_files, sorted(change.dead.to_pylist())) == ((), [0, 1])
+    task = read_task_result(next(run_task(rewrite, [old_files(file)])).to_pylist()[0])
+    assert task.moved is not None
+    assert task.moved["id"].to_pylist() == [2]
+
+
+def old_files(file: Path) -> pa.RecordBatch:
+    old = OldFile(str(file), str(file), dead=pa.array([0]))
+    return pa.RecordBatch.from_pylist([vars(old)], OLD_FILES)
+
+
+def test_located_rows(file: Path) -> None:
+    """No key is read: rows 0 and 2 are paired with the source's first row, and row 1 goes."""
+    pairs = {"in_file": pa.array([0, 2]), "in_source": pa.array([0, 0]), "gone": pa.array([1])}
+    change = merge_rows(file, file_merge(), is_located=True, **pairs)
+    assert (change.changed, change.deleted) == (2, 1)
+    rows = pq.read_table(change.new_files[0].location).to_pydict()
+    assert rows == {"id": [1, 3], "n": [5, 5]}
+    change = merge_rows(file, file_merge(), is_located=True)
+    assert not change.changes_rows

@@ -154,11 +154,11 @@ def require_ids(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
         NotByRewriting: they are not.
     """
     ids = {field_id(field): nested_ids(field) for field in schema}
-    for field in parquet.schema_arrow:
-        if field_id(field) is None:
+    for column in parquet.schema_arrow:
+        if field_id(column) is None:
             raise NotByRewriting("a file of the table has no field ids")
-        if not set(nested_ids(field)) <= set(ids.get(field_id(field), nested_ids(field))):
+        if not set(nested_ids(column)) <= set(ids.get(field_id(column), nested_ids(column))):
             raise NotByRewriting(
-                f"the fields of the nested column `{field.name}` have changed since a file was "
+                f"the fields of the nested column `{column.name}` have changed since a file was "
                 "written"
             )
