@@ -199,6 +199,14 @@ from {{ ref('orders') }} join {{ ref('totals') }} on totals.orders > orders.id
 """
 
 
+# As macros write it that unite relations.
+TEXTS = """
+{{ config(materialized=%s) }}
+select cast('{{ ref('orders') }}' as string) as source, count(*) as c, '{{ this.identifier }}' as own
+from {{ ref('orders') }}
+"""
+
+
 class TestQualifiedColumns(Shop):
     """Columns have the name of the published relation before them, as most people write them."""
 
@@ -206,7 +214,8 @@ class TestQualifiedColumns(Shop):
     def models(self) -> dict[str, str]:
         kinds = {"a": "'table'", "b": "'view'", "c": "'incremental', unique_key='id'"}
         joins = {f"join_{name}.sql": QUALIFIED % kind for name, kind in kinds.items()}
-        return {"orders.sql": ORDERS, "totals.sql": TOTALS, **joins}
+        texts = {f"text_{name}.sql": TEXTS % kinds[name] for name in ("a", "b")}
+        return {"orders.sql": ORDERS, "totals.sql": TOTALS, **joins, **texts}
 
     @pytest.fixture(scope="class")
     def tests(self) -> dict[str, str]:
@@ -218,6 +227,9 @@ class TestQualifiedColumns(Shop):
         expected = [(number, version, 3) for number in range(3)]
         for name in ("join_a", "join_b", "join_c"):
             assert published(project, name) == expected
+        for name in ("text_a", "text_b"):
+            [(source, count, own)] = published(project, name)
+            assert (source.split("`")[-2], count, own) == ("orders", 3, name)
         assert "__dbt_build" not in str(
             project.adapter.catalog.metadata((project.test_schema, "join_b"))
         )

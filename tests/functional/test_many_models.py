@@ -115,6 +115,7 @@ class ManyModels:
                 assert list(check_table(loaded, data=True).findings) == []
 
     @pytest.mark.slow
+    @pytest.mark.timeout(1800)
     def test_kills(self, project: Any, start: Any) -> None:
         rng = Random(20)
         begin = time.monotonic()
@@ -131,6 +132,7 @@ class ManyModels:
         self.check_files(project)
 
     @pytest.mark.slow
+    @pytest.mark.timeout(1800)
     def test_two_at_once(self, project: Any, start: Any) -> None:
         for version in range(31, 51, 2):
             pair = [start(version, "one"), start(version + 1, "two")]

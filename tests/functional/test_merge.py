@@ -225,6 +225,11 @@ select id, uuid() as token from range(2)
 """
 
 
+STRUCTS = """
+{{ config(materialized='incremental', incremental_strategy='merge', unique_key='k') }}
+select struct(1 as a, 'x' as b) as k, id as n
+from range({% if is_incremental() %} 2 {% else %} 1 {% endif %})
+"""
 OTHER_TYPE = """
 {{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
 {% if is_incremental() %}
@@ -240,6 +245,7 @@ class TestRefusedIncrements:
     def models(self) -> dict[str, str]:
         return {
             "duplicates.sql": DUPLICATES,
+            "structs.sql": STRUCTS,
             "random.sql": RANDOM,
             "other_type.sql": OTHER_TYPE,
         }
@@ -265,6 +271,11 @@ class TestRefusedIncrements:
         message = run_dbt(["run", "--select", "duplicates"], expect_pass=False)[0].message
         assert "more than one row for a unique_key (a, b): (1, x) 2 times" in message
         assert snapshot_ids(project, "duplicates") == before
+
+    def test_keys_that_are_structs_are_named(self, project: Any) -> None:
+        run_dbt(["run", "--select", "structs"])
+        message = run_dbt(["run", "--select", "structs"], expect_pass=False)[0].message
+        assert "more than one row for a unique_key (k): ({1, x}) 2 times" in message
 
     def test_a_column_of_another_type_is_refused_also_without_rows(self, project: Any) -> None:
         run = ["run", "--select", "other_type", "--vars"]

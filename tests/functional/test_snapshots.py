@@ -316,3 +316,37 @@ class TestTypesThatChange:
     def test_it_is_refused(self, project: Any, kind: str) -> None:
         said = self.build(project, *REFUSED[kind], False)
         assert all("Cast the column in the query" in message for message in said[2:])
+
+
+ODD_SNAPSHOTS = """
+{% snapshot semicolon %}
+  {{ config(strategy='check', unique_key='id', check_cols=['dbt_change'], hard_deletes='new_record') }}
+  select id, dbt_change, dbt_exists, dbt_new_id, dbt_until, dbt_changed_at
+  from {{ target.schema }}.odd;
+{% endsnapshot %}
+{% snapshot numbers %}
+  {{ config(strategy='timestamp', unique_key='id', updated_at='dbt_until') }}
+  select * from {{ target.schema }}.odd
+{% endsnapshot %}
+"""
+
+
+class TestOddSources:
+    """Columns with names that a snapshot's query has, a semicolon, and numbers for times."""
+
+    @pytest.fixture(scope="class")
+    def snapshots(self) -> dict[str, str]:
+        return {"odd.sql": ODD_SNAPSHOTS}
+
+    def test_versions(self, project: Any) -> None:
+        for version in (1, 2):
+            run(
+                project,
+                "create or replace table {schema}.odd as select id, "
+                f"{version} as dbt_change, true as dbt_exists, 'x' as dbt_new_id, "
+                f"{version}L as dbt_until, id as dbt_changed_at from range(2)",
+            )
+            run_dbt(["snapshot"])
+        for name in ("semicolon", "numbers"):
+            query = f"select dbt_change, count(*) from {{schema}}.{name} group by 1 order by 1"
+            assert rows(project, query) == [(1, 2), (2, 2)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dbt.adapters.iceberg_stream.builds.aliases import with_aliases
+from dbt.adapters.iceberg_stream.builds.aliases import with_aliases, with_published_texts
 from dbt.adapters.iceberg_stream.builds.names import with_published_names
 
 ORDERS = "`l`.`s`.`orders__dbt_build_x`"
@@ -74,9 +74,38 @@ def test_columns_have_the_published_name(sql: str, expected: str) -> None:
         f"describe table {ORDERS}",
         f"show columns from {ORDERS}",
         f"alter table {ORDERS} add column a int",
-        "select 'orders__dbt_build_x' from t",
         f"select l.s.orders.id from {ORDERS} join `l`.`web`.`orders__dbt_build_x` using (id)",
     ],
 )
 def test_what_stays(sql: str) -> None:
     assert with_aliases(sql) == sql
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        (f"select '{ORDERS}' as source", "select '`l`.`s`.`orders`' as source"),
+        (
+            f"create table {ITEMS} tblproperties ('a' = '{ORDERS}') location '/x/{ORDERS}' as\n"
+            f"with a as (select \"it's {ORDERS}\" as b, r'{ORDERS}' from {ORDERS}) select * from a",
+            f"create table {ITEMS} tblproperties ('a' = '{ORDERS}') location '/x/{ORDERS}' as\n"
+            f"with a as (select \"it's `l`.`s`.`orders`\" as b, r'`l`.`s`.`orders`' from {ORDERS}) "
+            "select * from a",
+        ),
+        (
+            f"insert into {ITEMS} with ('x' = 'y') select 'orders__dbt_build_x-y' from {ORDERS}",
+            f"insert into {ITEMS} with ('x' = 'y') select 'orders-y' from {ORDERS}",
+        ),
+        (
+            "select 'orders__dbt_build_x-y' -- 'b__dbt_build_x'",
+            "select 'orders' -- 'b__dbt_build_x'",
+        ),
+        (f"select * from identifier('{ORDERS}')", f"select * from identifier('{ORDERS}')"),
+        (
+            f"call l.system.compact(table => '{ORDERS}')",
+            f"call l.system.compact(table => '{ORDERS}')",
+        ),
+    ],
+)
+def test_texts_have_the_published_name(sql: str, expected: str) -> None:
+    assert with_published_texts(sql) == expected

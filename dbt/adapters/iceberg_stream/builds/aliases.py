@@ -1,7 +1,7 @@
 """Lets a statement name the columns of staged relations as those of the published ones.
 
 `select orders.id from {{ ref('orders') }}` reads `orders__dbt_build_…`, so that relation needs the
-alias `orders`.
+alias `orders`. `select '{{ ref('orders') }}' as source`, which macros write, must return `orders`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,24 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.dialects import Spark
 from sqlglot.errors import SqlglotError
+from sqlglot.tokens import Token, TokenType
 
-from dbt.adapters.iceberg_stream.builds.names import MARK, alias_sql, without_build
+from dbt.adapters.iceberg_stream.builds.names import (
+    MARK,
+    alias_sql,
+    split_staged,
+    without_build,
+    without_marks,
+)
 from dbt.adapters.iceberg_stream.sql.queries import DIALECT, INSERT_OPTIONS
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 # A table is read below one of these, and written or described below others.
 READERS = (exp.From, exp.Join, exp.Subquery, exp.Paren)
+# Those with a query, and the words that it may begin with.
+STATEMENTS = (exp.Query, exp.Create, exp.Insert, exp.Merge, exp.Cache)
+QUERIES = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.VALUES)
+TEXTS = (TokenType.STRING, TokenType.RAW_STRING)
 
 
 def with_aliases(sql: str) -> str:
@@ -46,6 +57,39 @@ def with_aliases(sql: str) -> str:
     for start, end, replacement in sorted(edits, reverse=True):
         sql = f"{sql[:start]}{replacement}{sql[end:]}"
     return sql
+
+
+def with_published_texts(sql: str) -> str:
+    """Return a statement in which the texts of its query name relations as they are published.
+
+    Args:
+        sql: the statement; it stays as it is if it is not understood.
+    """
+    if MARK not in sql:
+        return sql
+    try:
+        tree = sqlglot.parse_one(INSERT_OPTIONS.sub(r"\1", sql), dialect=DIALECT)
+        tokens = Spark().tokenize(sql)
+    except SqlglotError:
+        return sql
+    if not isinstance(tree, STATEMENTS):
+        return sql  # such as a call, whose texts are arguments
+    staged = (split_staged(table.name) for table in tree.find_all(exp.Table))
+    builds = {parts[1] for parts in staged if parts is not None}
+    for token in reversed(list(_texts_of_query(tokens))):
+        start, end = int(token.start), int(token.end) + 1
+        sql = f"{sql[:start]}{without_marks(sql[start:end], builds)}{sql[end:]}"
+    return sql
+
+
+def _texts_of_query(tokens: list[Token]) -> Iterator[Token]:
+    """Yield the texts behind the first word of a query, but for names of relations."""
+    begin = next((n for n, token in enumerate(tokens) if token.token_type in QUERIES), len(tokens))
+    for number in range(begin, len(tokens)):
+        token, before = tokens[number], tokens[max(0, number - 2) : number]
+        is_name = [each.text.lower() for each in before] == ["identifier", "("]
+        if token.token_type in TEXTS and MARK in token.text and not is_name:
+            yield token
 
 
 def _names(table: exp.Table) -> tuple[str, ...]:

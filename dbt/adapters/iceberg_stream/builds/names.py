@@ -7,7 +7,7 @@ A staged relation is beside the published one, so it needs no other rights and n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeVar, cast
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
@@ -98,6 +98,18 @@ def without_build(name: AnyName) -> AnyName:
     """Return the published name of a relation, which may be staged."""
     parts = split_staged(name[-1])
     return cast(AnyName, (*name[:-1], parts[0])) if parts else name
+
+
+def without_marks(text: str, builds: Collection[str]) -> str:
+    """Return a text in which staged relations have their published identifiers.
+
+    Args:
+        text: the text.
+        builds: names of builds that may be in it, and be followed by more; others are as long as
+            names can be.
+    """
+    known = [re.escape(build) for build in sorted(builds, key=len, reverse=True)]
+    return re.sub(f"{MARK}({'|'.join([*known, _NAME.pattern])})", "", text)
 
 
 def published_tables(namespace: str, relations: Iterable[tuple[str, str]]) -> list[Name]:

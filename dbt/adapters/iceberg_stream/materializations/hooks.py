@@ -401,7 +401,11 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
     @available.parse(lambda self, sql, *a: sql)
     def read_at(self, sql: str, own: IcebergStreamRelation, model: Mapping[str, Any]) -> str:
-        """Return a model's query with the version of its config `read_at`."""
+        """Return a model's query, without a semicolon, with the version of its config `read_at`."""
+        from dbt.adapters.iceberg_stream.sql.statements import split
+
+        if ";" in sql and len(queries := split(sql)) == 1:
+            sql = queries[0]
         if model["config"].get("read_at") is None:
             return sql
         from dbt.adapters.iceberg_stream.materializations.time_travel import read_at

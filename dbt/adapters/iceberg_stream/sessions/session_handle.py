@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from dbt.adapters.iceberg_stream.builds.aliases import with_aliases
+from dbt.adapters.iceberg_stream.builds.aliases import with_aliases, with_published_texts
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
 from dbt.adapters.iceberg_stream.engines.progress import Progress
@@ -196,7 +196,7 @@ class SessionHandle:
             StatementError: it reads what `information_schema` does not have, or an external source
                 that Spark cannot read.
         """
-        sql = with_aliases(self._information_schema.prepare(sql))
+        sql = with_published_texts(with_aliases(self._information_schema.prepare(sql)))
         if self._external_sources is not None:
             self._external_sources.create_views(self.session, sql)
         if self._functions is None:

@@ -16,12 +16,13 @@
 {% endmacro %}
 
 {#- What changes in the snapshot's table, with the columns of dbt's own macro. Keys may be null, so that rows are matched
-    null-safe, and `dbt_exists` tells those without a match. The query is read once: a change is a row for each entry of
-    `dbt_changes`. -#}
+    null-safe, and `__dbt_exists` tells those without a match. The query is read once: a change is a row for each entry of
+    `__dbt_changes`. -#}
 {% macro iceberg_stream__snapshot_staging_table(strategy, source_sql, target_relation) -%}
   {%- set names = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
   {%- set current = config.get('dbt_valid_to_current') -%}
   {%- set now = snapshot_get_time() -%}
+  {%- set finds_deletes = strategy.hard_deletes != 'ignore' -%}
   {%- set records_deletes = strategy.hard_deletes == 'new_record' -%}
   {%- set existing = adapter.get_columns_in_relation(target_relation) | map(attribute='name') | map('lower') | list -%}
   {%- set keys = iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
@@ -32,61 +33,64 @@
     {{ source_sql }}
   ),
   snapshotted_data as (
-    select *, {{ unique_key_fields(strategy.unique_key) }}, true as dbt_exists
+    select *, {{ unique_key_fields(strategy.unique_key) }}, true as __dbt_exists
     from {{ target_relation.render() }}
     where {{ names.dbt_valid_to }} is null {%- if current %} or {{ names.dbt_valid_to }} = {{ current }}{% endif %}
   ),
   source_data as (
-    select *, {{ unique_key_fields(strategy.unique_key) }}, true as dbt_exists,
-      {{ strategy.updated_at }} as dbt_changed_at,
-      {{ get_dbt_valid_to_current(strategy, {'dbt_valid_to': 'dbt_until'}) }},
-      {{ strategy.scd_id }} as dbt_new_id
+    select *, {{ unique_key_fields(strategy.unique_key) }}, true as __dbt_exists,
+      {{ strategy.updated_at }} as __dbt_changed_at,
+      {{ get_dbt_valid_to_current(strategy, {'dbt_valid_to': '__dbt_until'}) }},
+      {{ strategy.scd_id }} as __dbt_new_id
     from snapshot_query
   ),
   {#- A row that comes back with an earlier `updated_at` needs an id of its own: the merge finds rows by it. #}
   used_ids as (
-    select distinct {{ names.dbt_scd_id }} as dbt_used_id from {{ target_relation.render() }}
+    select distinct {{ names.dbt_scd_id }} as __dbt_used_id from {{ target_relation.render() }}
   )
-  select if(dbt_change = 'deletion', 'insert', dbt_change) as dbt_change_type,
+  select if(__dbt_change = 'deletion', 'insert', __dbt_change) as dbt_change_type,
     {%- for key in keys %}
-    if(dbt_change = 'insert', source_data.{{ key }}, snapshotted_data.{{ key }}) as {{ key }},
+    if(__dbt_change = 'insert', source_data.{{ key }}, snapshotted_data.{{ key }}) as {{ key }},
     {%- endfor %}
     {%- for column in adapter.get_column_schema_from_query(source_sql) %}
     {%- if column.name | lower in existing %}
-    if(dbt_change = 'deletion', snapshotted_data.{{ column.quoted }}, source_data.{{ column.quoted }}) as {{ column.quoted }},
+    if(__dbt_change = 'deletion', snapshotted_data.{{ column.quoted }}, source_data.{{ column.quoted }}) as {{ column.quoted }},
     {%- else %}
     source_data.{{ column.quoted }},
     {%- endif %}
     {%- endfor %}
-    if(dbt_change in ('delete', 'deletion'), {{ now }}, dbt_changed_at) as {{ names.dbt_updated_at }},
-    if(dbt_change in ('delete', 'deletion'), {{ now }}, dbt_changed_at) as {{ names.dbt_valid_from }},
-    case dbt_change
-      when 'insert' then dbt_until
-      when 'update' then dbt_changed_at
+    {%- for name in (names.dbt_updated_at, names.dbt_valid_from) %}
+    {{ "if(__dbt_change in ('delete', 'deletion'), " ~ now ~ ', __dbt_changed_at)' if finds_deletes else '__dbt_changed_at' }} as {{ name }},
+    {%- endfor %}
+    case __dbt_change
+      when 'insert' then __dbt_until
+      when 'update' then __dbt_changed_at
+      {%- if finds_deletes %}
       when 'delete' then {{ now }}
+      {%- endif %}
       else snapshotted_data.{{ names.dbt_valid_to }}
     end as {{ names.dbt_valid_to }},
-    case dbt_change
-      when 'insert' then if(dbt_used_id is null, dbt_new_id, {{ snapshot_hash_arguments(['dbt_new_id', now]) }})
+    case __dbt_change
+      when 'insert' then if(__dbt_used_id is null, __dbt_new_id, {{ snapshot_hash_arguments(['__dbt_new_id', now]) }})
       when 'deletion' then {{ snapshot_hash_arguments(['snapshotted_data.' ~ names.dbt_scd_id, now]) }}
       else snapshotted_data.{{ names.dbt_scd_id }}
     end as {{ names.dbt_scd_id }}
     {%- if records_deletes %},
-    if(dbt_change = 'deletion', 'True', 'False') as {{ names.dbt_is_deleted }}
+    if(__dbt_change = 'deletion', 'True', 'False') as {{ names.dbt_is_deleted }}
     {%- endif %}
   from snapshotted_data
   full outer join source_data
     on {% for key in keys %}snapshotted_data.{{ key }} <=> source_data.{{ key }}{{ ' and ' if not loop.last }}{% endfor %}
-  left join used_ids on dbt_new_id = dbt_used_id
+  left join used_ids on __dbt_new_id = __dbt_used_id
   lateral view explode(
     case
-      when snapshotted_data.dbt_exists is null then array('insert')
-      when source_data.dbt_exists and ({{ strategy.row_changed }} or {{ is_gone }}) then array('update', 'insert')
-      {%- if strategy.hard_deletes != 'ignore' %}
-      when source_data.dbt_exists is null and not ({{ is_gone }}) then array('delete' {%- if records_deletes %}, 'deletion'{% endif %})
+      when snapshotted_data.__dbt_exists is null then array('insert')
+      when source_data.__dbt_exists and ({{ strategy.row_changed }} or {{ is_gone }}) then array('update', 'insert')
+      {%- if finds_deletes %}
+      when source_data.__dbt_exists is null and not ({{ is_gone }}) then array('delete' {%- if records_deletes %}, 'deletion'{% endif %})
       {%- endif %}
     end
-  ) as dbt_change
+  ) as __dbt_change
 {%- endmacro %}
 
 {% macro iceberg_stream__get_unique_key_names(unique_key) %}

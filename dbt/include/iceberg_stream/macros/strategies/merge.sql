@@ -88,11 +88,14 @@
 {%- endmacro %}
 
 {% macro iceberg_stream__raise_duplicate_keys(arg_dict) %}
-  {%- set names -%}
-    {%- for key in iceberg_stream__get_key_list(arg_dict['unique_key']) -%}{{ iceberg_stream__quote_key(key) }}{{ ', ' if not loop.last }}{%- endfor -%}
-  {%- endset -%}
+  {%- set names, texts = [], [] -%}
+  {%- for key in iceberg_stream__get_key_list(arg_dict['unique_key']) -%}
+    {%- do names.append(iceberg_stream__quote_key(key)) -%}
+    {%- do texts.append('cast(' ~ iceberg_stream__quote_key(key) ~ ' as string)') -%}
+  {%- endfor -%}
+  {%- set names = names | join(', ') -%}
   {%- set examples = run_query(
-      'select concat_ws(", ", ' ~ names ~ '), count(*) from ' ~ arg_dict['temp_relation'].render()
+      'select concat_ws(", ", ' ~ texts | join(', ') ~ '), count(*) from ' ~ arg_dict['temp_relation'].render()
       ~ ' group by ' ~ names ~ ' having count(*) > 1 order by 2 desc limit 3') -%}
   {%- set shown = [] -%}
   {%- for row in examples.rows -%}
