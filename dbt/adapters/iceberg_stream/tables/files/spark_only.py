@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyiceberg.transforms import UnknownTransform
 
 from dbt.adapters.iceberg_stream.tables.files.target import CODECS, WriteTarget
@@ -33,7 +35,15 @@ def why_spark_writes(target: WriteTarget) -> str | None:
         return "the table has a partition transform that is not in the specification"
     if target.sort_order.fields and not target.sort_columns:
         return "the table is sorted by a transform or a nested column"
-    properties = target.properties
+    return why_by_properties(target.properties)
+
+
+def why_by_properties(properties: Mapping[str, str]) -> str | None:
+    """Return why only Spark writes files as a table's properties say; None if this process does.
+
+    Args:
+        properties: of the table.
+    """
     if (kind := properties.get("write.format.default", "parquet").lower()) != "parquet":
         return f"the table's files are {kind}"
     if (codec := properties.get(CODEC, "zstd").lower()) not in CODECS:

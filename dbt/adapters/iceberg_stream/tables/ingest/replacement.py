@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pyiceberg.schema import index_by_id
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
-from dbt.adapters.iceberg_stream.tables.files.spark_only import why_spark_writes
-from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.files.spark_only import why_by_properties
 
 
 def why_spark_replaces(columns: Sequence[str], metadata: Metadata | None) -> str | None:
@@ -37,7 +35,7 @@ def _why_kept(metadata: Metadata) -> str | None:
     # Id 0 is the unsorted order (Iceberg spec, "Sorting").
     if spec.fields or metadata["default-sort-order-id"] != 0 or metadata["format-version"] != 2:
         return "the old table has a layout"
-    if reason := why_spark_writes(WriteTarget.of(metadata, CatalogFileIO())):
+    if reason := why_by_properties(metadata.get("properties") or {}):
         return reason
     schema = current_schema(metadata)
     columns = {field.field_id for field in schema.fields}
