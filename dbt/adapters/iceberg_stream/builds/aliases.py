@@ -38,13 +38,7 @@ def with_aliases(sql: str) -> str:
     Args:
         sql: the statement; it stays as it is if it is not understood.
     """
-    if MARK not in sql:
-        return sql
-    try:
-        # sqlglot does not know the options of an insert; the offsets must stay.
-        text = INSERT_OPTIONS.sub(lambda m: m[1] + " " * (len(m[0]) - len(m[1])), sql)
-        tree = sqlglot.parse_one(text, dialect=DIALECT)
-    except SqlglotError:
+    if (tree := _parsed(sql)) is None:
         return sql
     tables = [table for table in tree.find_all(exp.Table) if _needs_alias(table)]
     names = {_names(table) for table in tables}
@@ -65,15 +59,10 @@ def with_published_texts(sql: str) -> str:
     Args:
         sql: the statement; it stays as it is if it is not understood.
     """
-    if MARK not in sql:
-        return sql
-    try:
-        tree = sqlglot.parse_one(INSERT_OPTIONS.sub(r"\1", sql), dialect=DIALECT)
-        tokens = Spark().tokenize(sql)
-    except SqlglotError:
-        return sql
+    tree = _parsed(sql)
     if not isinstance(tree, STATEMENTS):
         return sql  # such as a call, whose texts are arguments
+    tokens = Spark().tokenize(sql)
     staged = (split_staged(table.name) for table in tree.find_all(exp.Table))
     builds = {parts[1] for parts in staged if parts is not None}
     for token in reversed(list(_texts_of_query(tokens))):
@@ -90,6 +79,18 @@ def _texts_of_query(tokens: list[Token]) -> Iterator[Token]:
         is_name = [each.text.lower() for each in before] == ["identifier", "("]
         if token.token_type in TEXTS and MARK in token.text and not is_name:
             yield token
+
+
+def _parsed(sql: str) -> exp.Expr | None:
+    """Return a statement's syntax; None if it names nothing staged, or is not understood."""
+    if MARK not in sql:
+        return None
+    # sqlglot does not know the options of an insert; the offsets must stay.
+    text = INSERT_OPTIONS.sub(lambda m: m[1] + " " * (len(m[0]) - len(m[1])), sql)
+    try:
+        return sqlglot.parse_one(text, dialect=DIALECT)
+    except SqlglotError:
+        return None
 
 
 def _names(table: exp.Table) -> tuple[str, ...]:
