@@ -54,7 +54,7 @@ def with_aliases(sql: str) -> str:
 
 
 def with_published_texts(sql: str) -> str:
-    """Return a statement in which the texts of its query name relations as they are published.
+    """Return a statement whose string literals have the published names of staged relations.
 
     Args:
         sql: the statement; it stays as it is if it is not understood.
@@ -72,7 +72,7 @@ def with_published_texts(sql: str) -> str:
 
 
 def _texts_of_query(tokens: list[Token]) -> Iterator[Token]:
-    """Yield the texts behind the first word of a query, but for names of relations."""
+    """Yield the string literals of a query, except those in `identifier('…')`."""
     begin = next((n for n, token in enumerate(tokens) if token.token_type in QUERIES), len(tokens))
     for number in range(begin, len(tokens)):
         token, before = tokens[number], tokens[max(0, number - 2) : number]
@@ -82,7 +82,7 @@ def _texts_of_query(tokens: list[Token]) -> Iterator[Token]:
 
 
 def _parsed(sql: str) -> exp.Expr | None:
-    """Return a statement's syntax; None if it names nothing staged, or is not understood."""
+    """Return a statement's syntax tree; None if nothing in it is staged, or sqlglot fails."""
     if MARK not in sql:
         return None
     # sqlglot does not know the options of an insert; the offsets must stay.

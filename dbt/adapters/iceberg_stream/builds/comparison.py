@@ -114,7 +114,7 @@ def appended_files(staged: StagedTable) -> list[DataFile] | None:
 
 
 def _depends_on_rows(summary: Mapping[str, str]) -> bool:
-    """Return whether a write would be another one beside other rows, though it only appended."""
+    """Return whether an append depends on the rows that the table had: a merge, for instance."""
     return any(name == READS_TARGET or name.startswith(MERGE) for name in summary)
 
 

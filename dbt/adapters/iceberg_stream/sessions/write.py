@@ -194,7 +194,7 @@ class Write:
         return self.handle.merges.turn(self.target)
 
     def _mark(self, read_set: ReadSet | None) -> AbstractContextManager[None]:
-        """Mark what is computed from the published version of a staged target."""
+        """Mark the write if it reads the published version of its staged target."""
         from dbt.adapters.iceberg_stream.sessions.self_reading import marked, reads_published
 
         if self.target is None or not reads_published(self.target, read_set):
