@@ -10,14 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import SchemaRegistry
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
-from tests.servers.kafka import IN_ORDER, kafka_server
+from tests.servers.kafka import kafka_server
+from tests.servers.producer import CheckedProducer
 from tests.servers.schema_registry import Registry, schema_registry, with_login
 from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
 
@@ -39,10 +39,10 @@ class Shop:
     proxy: TcpProxy
 
     def send_bytes(self, topic: str, *messages: bytes | None, key: bytes = b"key") -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, **IN_ORDER})
+        producer = CheckedProducer({"bootstrap.servers": self.bootstrap})
         for message in messages:
             producer.produce(topic, key=key, value=message)
-        assert producer.flush(30) == 0
+        producer.deliver()
 
     def decode_here(self, topic: str, envelope: Envelope) -> pa.Table:
         """Return all columns of a topic's messages, decoded without Spark."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import run_dbt
 
 from tests.functional.lake import rows, table
-from tests.servers.kafka import IN_ORDER, kafka_server
+from tests.servers.kafka import kafka_server
+from tests.servers.producer import CheckedProducer
 from tests.unit.stream.sources.formats.encoded_changes import optional, record
 
 TOPICS = {
@@ -54,10 +54,10 @@ class Kafka:
         self.bootstrap = bootstrap
 
     def send(self, topic: str, value: bytes, key: str | None = None, **options: Any) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, **IN_ORDER})
+        producer = CheckedProducer({"bootstrap.servers": self.bootstrap})
         milliseconds = int(SENT_AT.timestamp() * 1000)
         producer.produce(topic, value, key=key, timestamp=milliseconds, **options)
-        assert producer.flush(30) == 0
+        producer.deliver()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -29,6 +28,7 @@ from tests.functional.lake import rows
 from tests.integration.leaks import leaks, write_spark_ui
 from tests.servers.kafka import SecuredKafka, secured_kafka
 from tests.servers.ports import free_port
+from tests.servers.producer import CheckedProducer
 from tests.servers.token_endpoint import TokenEndpoint, token_endpoint
 
 KINDS = ("plain", "scram", "certificate", "tokens", "command")
@@ -51,10 +51,10 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
             [may_read("User:alice"), may_read("User:CN=client"), may_read("User:mina")]
         ).values():
             done.result()
-        producer = Producer({"bootstrap.servers": server.open})
+        producer = CheckedProducer({"bootstrap.servers": server.open})
         for number in range(10):
             producer.produce("orders", value=json.dumps({"id": number, "status": "new"}))
-        assert producer.flush(30) == 0
+        producer.deliver()
         yield server
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
 from tests.functional.lake import rows, snapshot_ids, summary
-from tests.servers.kafka import IN_ORDER, kafka_server
+from tests.servers.kafka import kafka_server
+from tests.servers.producer import CheckedProducer
 
 PARTITIONS = 3
 TOPICS = {
@@ -110,14 +110,14 @@ class TestKafka:
 
     @pytest.fixture(scope="class")
     def send(self, bootstrap: str) -> Any:
-        producer = Producer({"bootstrap.servers": bootstrap, **IN_ORDER})
+        producer = CheckedProducer({"bootstrap.servers": bootstrap})
 
         def sent(topic: str, *messages: tuple[Any, Any]) -> None:
             for key, value in messages:
                 text = None if value is None else value if isinstance(value, str) else None
                 text = json.dumps(value) if text is None and value is not None else text
                 producer.produce(topic, key=json.dumps({"id": key}), value=text)
-            assert producer.flush(30) == 0
+            producer.deliver()
 
         return sent
 
@@ -267,7 +267,7 @@ class TestKafka:
     def test_what_transactions_have_not_committed(
         self, project: Any, send: Any, bootstrap: str
     ) -> None:
-        producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "tests"})
+        producer = CheckedProducer({"bootstrap.servers": bootstrap, "transactional.id": "tests"})
         producer.init_transactions(30)
         for text, ends in (
             ("aborted", producer.abort_transaction),
@@ -275,7 +275,7 @@ class TestKafka:
         ):
             producer.begin_transaction()
             producer.produce("transactions", value=text)
-            assert producer.flush(30) == 0
+            producer.deliver()
             ends(30)
         run_dbt(["run", "-s", "transactions"])
         run_dbt(["run", "-s", "transactions"])
@@ -315,7 +315,7 @@ class TestKafka:
         _, said = run_dbt_and_capture(["run", "-s", "plain"], expect_pass=False)
         assert "Kafka no longer has the offsets" in said
 
-    def test_a_topic_that_is_created_again(self, project: Any, send: Any, bootstrap: str) -> None:
+    def test_a_topic_that_is_created_again(self, project: Any, bootstrap: str) -> None:
         """It has more messages than the stream has read of the one before."""
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.delete_topics(["raw"])["raw"].result()
@@ -323,7 +323,11 @@ class TestKafka:
         while "raw" in admin.list_topics(timeout=10).topics and time.monotonic() < deadline:
             time.sleep(0.1)
         admin.create_topics([NewTopic("raw", PARTITIONS, 1)])["raw"].result()
-        send("raw", *((n, "anew") for n in range(100)))
+        # A producer that knows the old topic refuses messages until it hears of the new one.
+        producer = CheckedProducer({"bootstrap.servers": bootstrap})
+        for n in range(100):
+            producer.produce("raw", value=str(n))
+        producer.deliver()
         _, said = run_dbt_and_capture(["run", "-s", "raw"], expect_pass=False)
         assert "The topic raw was deleted and created again" in said
         run_dbt(["run", "-s", "raw", "--full-refresh"])

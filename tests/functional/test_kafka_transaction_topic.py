@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 from pyiceberg.table import StaticTable
@@ -23,7 +22,8 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.frontiers import IDS
 from tests.functional.lake import rows, snapshot_ids, summary
 from tests.functional.shop_streams import FRONTIER, WRITE_ID
 from tests.functional.stream_service import DEADLINE, service, wait_for
-from tests.servers.kafka import IN_ORDER, kafka_server
+from tests.servers.kafka import kafka_server
+from tests.servers.producer import CheckedProducer
 
 TABLES = {"accounts": 2, "savings": 3, "transfers": 1}
 ACCOUNTS, MONEY = 10, 1000
@@ -93,7 +93,7 @@ class Bank:
         for topic in made.values():
             topic.result()
         self.tables: dict[str, dict[int, int]] = {table: {} for table in TABLES}
-        self._producer = Producer({**servers, **IN_ORDER})
+        self._producer = CheckedProducer(servers)
         self._random, self._count = random.Random(3), 0
         self._waiting: dict[tuple[str, int], deque[str]] = {}
         for account in range(ACCOUNTS):
@@ -124,7 +124,7 @@ class Bank:
                 if self._waiting[place]:
                     text = self._waiting[place].popleft()
                     self._producer.produce(topic, text, partition=partition)
-            assert self._producer.flush(30) == 0
+            self._producer.deliver()
             time.sleep(pause)
 
     def _write(self, table: str, key: int, amount: int, snapshot: bool = False) -> None:

@@ -21,7 +21,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import fastavro
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
@@ -35,7 +34,7 @@ from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition
 from tests.integration import stream_writer
 from tests.integration.tables import duckdb_rows
 from tests.lost_files import missing_files
-from tests.servers.kafka import IN_ORDER
+from tests.servers.producer import CheckedProducer
 
 PARTITIONS = 2
 IDS = 12
@@ -329,7 +328,7 @@ class History:
         self.servers = {"bootstrap.servers": bootstrap}
         admin = AdminClient(self.servers)
         admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result()
-        self._producer = Producer({**self.servers, **IN_ORDER})
+        self._producer = CheckedProducer(self.servers)
         self._relation = IcebergStreamRelation.create(
             database="lake", schema="s", identifier=self.topic
         )
@@ -354,7 +353,7 @@ class History:
             )
             self.sent[partition].append(message)
             self._producer.produce(self.topic, message.value, partition=partition)
-        assert self._producer.flush(30) == 0
+        self._producer.deliver()
 
     def change_columns(self) -> None:
         """Add and widen columns: of the source's definition, or by a schema."""

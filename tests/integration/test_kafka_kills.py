@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
@@ -23,7 +22,8 @@ from tests.integration.processes import forkserver
 from tests.integration.streams import NAME, SINK, make_table
 from tests.integration.tables import LATER, duckdb_rows
 from tests.integration.writers import open_catalog
-from tests.servers.kafka import IN_ORDER, kafka_server
+from tests.servers.kafka import kafka_server
+from tests.servers.producer import CheckedProducer
 from tests.servers.schema_registry import Registry, schema_registry
 
 PARTITIONS = 3
@@ -71,7 +71,7 @@ class Topic:
     def __init__(self, messages: Messages, seed: int) -> None:
         self.messages, self.random = messages, random.Random(seed)
         self.rows: list[list[Row]] = [[] for _ in range(PARTITIONS)]
-        self._producer = Producer({"bootstrap.servers": messages.bootstrap, **IN_ORDER})
+        self._producer = CheckedProducer({"bootstrap.servers": messages.bootstrap})
 
     def send(self, count: int) -> None:
         for _ in range(count):
@@ -81,7 +81,7 @@ class Topic:
             self.rows[id % PARTITIONS].append({"id": id} if deletes else row)
             value = self.messages.encode(row, deletes)
             self._producer.produce(self.messages.topic, value, partition=id % PARTITIONS)
-        assert self._producer.flush(30) == 0
+        self._producer.deliver()
 
     def written(self, lake: IcebergCatalog, keys: tuple[str, ...]) -> Counter[tuple[Any, ...]]:
         """Return the rows of the messages up to where the table's stream has come."""

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -52,6 +52,7 @@ from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from tests.servers.kafka import kafka_server
 from tests.servers.ports import free_port
+from tests.servers.producer import CheckedProducer
 from tests.unit.stream.sources.formats.json_texts import ORDINARY, array, record
 
 TenMessages = Callable[..., tuple[list[Any], list[Any]]]
@@ -138,13 +139,13 @@ class Topic:
         options = {**self.servers, "compression.type": codec, "linger.ms": "5"}
         if ends:
             options["transactional.id"] = uuid.uuid4().hex
-        producer = Producer(options)
+        producer = CheckedProducer(options)
         if ends:
             producer.init_transactions(30)
             producer.begin_transaction()
         for number, value in enumerate(values):
             producer.produce(self.name, value, key=str(number), partition=partition)
-        assert producer.flush(30) == 0
+        producer.deliver()
         if ends:
             (producer.commit_transaction if ends == "commit" else producer.abort_transaction)(30)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Message, Producer
+from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
@@ -25,6 +25,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, MINOR, REASON
 from tests.servers.kafka import kafka_server
+from tests.servers.producer import CheckedProducer
 from tests.unit.stream.sources.formats.encoded_changes import ROW, Registry, encoder, header
 
 PARTITIONS = 3
@@ -137,7 +138,9 @@ class Sent:
     topic: str
     rows: list[dict[str, Any]] = field(default_factory=list)
 
-    def produce(self, producer: Producer, value: bytes | None, chance: random.Random) -> None:
+    def produce(
+        self, producer: CheckedProducer, value: bytes | None, chance: random.Random
+    ) -> None:
         key = chance.choice([None, b"", b"k\0\xff", b"key"])
         names = chance.choices(["a", "b", ""], k=chance.randrange(4))
         headers = [(name, chance.choice([None, b"", b"\xff", b"text"])) for name in names]
@@ -177,7 +180,7 @@ def new_topic(bootstrap: str, partitions: int) -> str:
 
 def send(bootstrap: str, kind: str) -> Sent:
     sent, chance = Sent(new_topic(bootstrap, PARTITIONS)), random.Random(kind)
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = CheckedProducer({"bootstrap.servers": bootstrap})
     for number in range(300):
         if chance.random() < 0.1:
             sent.produce(producer, None, chance)  # a tombstone
@@ -185,7 +188,7 @@ def send(bootstrap: str, kind: str) -> Sent:
         sent.rows[-1]["id"] = number
         if is_left_out(number) and kind not in OF_RECORDS:
             sent.rows.pop()
-    assert producer.flush(30) == 0
+    producer.deliver()
     return sent
 
 
@@ -247,11 +250,11 @@ def test_some_fields(bootstrap: str, spark: Session) -> None:
 def test_bad_messages_of_a_plain_schema(bootstrap: str, spark: Session) -> None:
     """They are what was sent, without the header that they get to be decoded."""
     topic = new_topic(bootstrap, 1)
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = CheckedProducer({"bootstrap.servers": bootstrap})
     good = ENCODERS["plain avro"](1)
     for value in (good, b"", good[:-1], good + b"\0", AVRO(change(2))):
         producer.produce(topic, value)
-    assert producer.flush(30) == 0
+    producer.deliver()
     source = source_of("plain avro", bootstrap, topic)
     upper = source.plan_batch(None, 10)
     assert upper is not None

@@ -13,7 +13,6 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from google.protobuf.message_factory import GetMessageClass
 
@@ -41,6 +40,7 @@ from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
 from tests.servers.kafka import kafka_server
+from tests.servers.producer import CheckedProducer
 
 PARTITIONS = 2
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
@@ -249,14 +249,16 @@ def test_random_topics(
     runner: Runner,
 ) -> None:
     topic, chance, sent = f"t{uuid.uuid4().hex[:8]}", random.Random(type(encoding).__name__), Sent()
-    admin, producer = (kind({"bootstrap.servers": bootstrap}) for kind in (AdminClient, Producer))
+    admin, producer = (
+        kind({"bootstrap.servers": bootstrap}) for kind in (AdminClient, CheckedProducer)
+    )
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
     for part in range(4):
         for _ in range(chance.randint(20, 120)):
             value = sent.message(encoding, chance, spoils=part % 2 == 1)
             producer.produce(topic, value, partition=chance.randrange(PARTITIONS))
         producer.produce(topic, None, key=b"tombstone", partition=0)
-    assert producer.flush(30) == 0
+    producer.deliver()
     rows, bad, status = drained(bootstrap, topic, lake, spark, encoding, runner)
     assert rows == sorted(sent.rows, key=str)
     assert (len(bad), status.bad_records, status.skipped_records) == (

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, stop
@@ -17,6 +16,7 @@ from dbt.adapters.iceberg_stream.engines.settings import (
     EngineSettings,
 )
 from tests.servers.kafka import kafka_server
+from tests.servers.producer import CheckedProducer
 
 PARTITIONS = 3
 # From the first (-2) to the last (-1) message of each partition.
@@ -43,10 +43,10 @@ def create(bootstrap: str, topic: str) -> None:
 
 
 def fill(bootstrap: str, topic: str, numbers: range, codec: str = "none") -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec})
+    producer = CheckedProducer({"bootstrap.servers": bootstrap, "compression.type": codec})
     for number in numbers:
         producer.produce(topic, json.dumps({"id": number}), partition=number % PARTITIONS)
-    assert producer.flush(30) == 0
+    producer.deliver()
 
 
 def read(session: Session, bootstrap: str, topic: str, start: Any, end: Any) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 import confluent_kafka
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import Consumer, Message
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -23,7 +23,8 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.client import KafkaClient
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.transactions import ends
 from dbt.adapters.iceberg_stream.stream.sources.source import MINOR
-from tests.servers.kafka import IN_ORDER, kafka_server
+from tests.servers.kafka import kafka_server
+from tests.servers.producer import CheckedProducer
 from tests.unit.stream.sources.formats.encoded_changes import Registry, encoder
 
 
@@ -57,12 +58,12 @@ class Topic:
         )
 
     def send(self, *values: Any, seconds_ago: float = 0.0) -> None:
-        producer = Producer({**self._servers, **IN_ORDER})
+        producer = CheckedProducer(self._servers)
         stamp = int((time.time() - seconds_ago) * 1000)
         for value in values:
             text = self.encode(value) if isinstance(value, dict) else value
             producer.produce(self.name, value=text, timestamp=stamp)
-        assert producer.flush(30) == 0
+        producer.deliver()
 
     def commit(self, changes: int, ends: bool = True, seconds_ago: float = 0.0) -> None:
         self.count += 1
@@ -232,7 +233,7 @@ class Topics:
         for made in admin.create_topics([NewTopic(t, n, 1) for t, n in several.items()]).values():
             made.result()
         self._options = {"linger.ms": "0", **options}
-        self.producer = Producer({**self._servers, **self._options})
+        self.producer = CheckedProducer({**self._servers, **self._options})
         self.source = self.anew()
 
     def anew(self, **options: Any) -> KafkaSource:
@@ -250,7 +251,7 @@ class Topics:
             self.changes += 1
             message = self.encode({**payload, "after": {"id": self.changes}})
             self.producer.produce(topic, message, key=str(n))
-        assert self.producer.flush(30) == 0
+        self.producer.deliver()
 
     def begin(self) -> None:
         self.count += 1
@@ -264,7 +265,7 @@ class Topics:
 
     def _tell(self, **payload: Any) -> None:
         self.producer.produce(f"{self.name}.transaction", self.encode(payload))
-        assert self.producer.flush(30) == 0
+        self.producer.deliver()
 
     def commit(self, **counts: int) -> None:
         self.begin()

@@ -43,8 +43,6 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
-# Of a producer: otherwise a message that is sent again may come after later ones of its partition.
-IN_ORDER = {"enable.idempotence": True}
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 CLUSTER = "dbticebergstream-test0"  # 22 characters, as Kafka's base64 of a UUID has
 # Nothing on disk for transactions and groups but one copy; nobody waits for other members.

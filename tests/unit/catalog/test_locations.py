@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.io import FileIO
 
+from dbt.adapters.iceberg_stream.catalog import storage
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.locations import (
@@ -141,6 +143,28 @@ def test_a_view_that_is_dropped_meanwhile(
                 change(("s", "v"), {"comment": "new"})
         folder = tmp_path / "warehouse" / "s" / "v"
         assert [path for path in folder.rglob("*") if path.is_file()] == []
+    lake.close()
+
+
+def test_a_view_that_is_dropped_before_its_new_file_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one who drops it also removes the file that has just been written."""
+    lake = open_catalog(tmp_path / "warehouse")
+
+    def drop_then(io: FileIO, location: str, content: bytes) -> None:
+        monkeypatch.undo()
+        write_new(io, location, content)
+        lake.unregister(("s", "v"))
+
+    lake.put_view(("s", "v"), VIEW)
+    monkeypatch.setattr(storage, "write_new", drop_then)
+    with pytest.raises(CommitConflict, match="at the same time"):
+        lake.set_view_properties(("s", "v"), {"comment": "new"})
+    lake.put_view(("s", "v"), VIEW)
+    monkeypatch.setattr(storage, "write_new", drop_then)
+    lake.put_view(("s", "v"), {**VIEW, "summary": {"a": "b"}})
+    assert lake.metadata(("s", "v")) is not None
     lake.close()
 
 

@@ -38,13 +38,7 @@ def with_aliases(sql: str) -> str:
     Args:
         sql: the statement; it stays as it is if it is not understood.
     """
-    if MARK not in sql:
-        return sql
-    try:
-        # sqlglot does not know the options of an insert; the offsets must stay.
-        text = INSERT_OPTIONS.sub(lambda m: m[1] + " " * (len(m[0]) - len(m[1])), sql)
-        tree = sqlglot.parse_one(text, dialect=DIALECT)
-    except SqlglotError:
+    if (tree := _parsed(sql)) is None:
         return sql
     tables = [table for table in tree.find_all(exp.Table) if _needs_alias(table)]
     names = {_names(table) for table in tables}
@@ -60,20 +54,15 @@ def with_aliases(sql: str) -> str:
 
 
 def with_published_texts(sql: str) -> str:
-    """Return a statement in which the texts of its query name relations as they are published.
+    """Return a statement whose string literals have the published names of staged relations.
 
     Args:
         sql: the statement; it stays as it is if it is not understood.
     """
-    if MARK not in sql:
-        return sql
-    try:
-        tree = sqlglot.parse_one(INSERT_OPTIONS.sub(r"\1", sql), dialect=DIALECT)
-        tokens = Spark().tokenize(sql)
-    except SqlglotError:
-        return sql
+    tree = _parsed(sql)
     if not isinstance(tree, STATEMENTS):
         return sql  # such as a call, whose texts are arguments
+    tokens = Spark().tokenize(sql)
     staged = (split_staged(table.name) for table in tree.find_all(exp.Table))
     builds = {parts[1] for parts in staged if parts is not None}
     for token in reversed(list(_texts_of_query(tokens))):
@@ -83,13 +72,25 @@ def with_published_texts(sql: str) -> str:
 
 
 def _texts_of_query(tokens: list[Token]) -> Iterator[Token]:
-    """Yield the texts behind the first word of a query, but for names of relations."""
+    """Yield the string literals of a query, except those in `identifier('…')`."""
     begin = next((n for n, token in enumerate(tokens) if token.token_type in QUERIES), len(tokens))
     for number in range(begin, len(tokens)):
         token, before = tokens[number], tokens[max(0, number - 2) : number]
         is_name = [each.text.lower() for each in before] == ["identifier", "("]
         if token.token_type in TEXTS and MARK in token.text and not is_name:
             yield token
+
+
+def _parsed(sql: str) -> exp.Expr | None:
+    """Return a statement's syntax tree; None if nothing in it is staged, or sqlglot fails."""
+    if MARK not in sql:
+        return None
+    # sqlglot does not know the options of an insert; the offsets must stay.
+    text = INSERT_OPTIONS.sub(lambda m: m[1] + " " * (len(m[0]) - len(m[1])), sql)
+    try:
+        return sqlglot.parse_one(text, dialect=DIALECT)
+    except SqlglotError:
+        return None
 
 
 def _names(table: exp.Table) -> tuple[str, ...]:

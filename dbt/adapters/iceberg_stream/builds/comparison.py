@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 
@@ -76,6 +78,10 @@ def same_layout(staged: StagedTable, published: LoadedTable) -> bool:
     return is_same_table and layouts[0] == layouts[1] == layouts[2] and not has_own_order
 
 
+# Spark and the adapter count the rows of a merge in its snapshot.
+MERGE = "spark.merge-into."
+
+
 def appended_files(staged: StagedTable) -> list[DataFile] | None:
     """Return the files that the build appended; None if it also changed or removed rows.
 
@@ -90,7 +96,7 @@ def appended_files(staged: StagedTable) -> list[DataFile] | None:
     operations = {s["summary"]["operation"] for s in new.values()}
     if current is None or operations != {Operation.APPEND.value}:
         return None
-    if any(READS_TARGET in s["summary"] for s in new.values()):
+    if any(_depends_on_rows(s["summary"]) for s in new.values()):
         return None
     # The snapshots of a replaced table (`create or replace`) do not follow the published ones.
     main = (staged.first_metadata.get("refs") or {}).get(MAIN) or {}
@@ -105,6 +111,11 @@ def appended_files(staged: StagedTable) -> list[DataFile] | None:
         for entry in entries
         if entry.status == ADDED or entry.snapshot_id in new
     ]
+
+
+def _depends_on_rows(summary: Mapping[str, str]) -> bool:
+    """Return whether an append depends on the rows that the table had: a merge, for instance."""
+    return any(name == READS_TARGET or name.startswith(MERGE) for name in summary)
 
 
 def foreign_change(staged: StagedTable, published: LoadedTable) -> str:

@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.catalog.copies import copy_metadata, stage_empty
 from dbt.adapters.iceberg_stream.catalog.errors import CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.storage import write_new
+from dbt.adapters.iceberg_stream.catalog.storage import delete_unused, write_new
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, next_location
 from dbt.adapters.iceberg_stream.catalog.views import current_schema, current_version, same_view
 from dbt.adapters.iceberg_stream.tables.commit import added_files as added
@@ -255,11 +255,11 @@ def stage_table(
         catalog.register(staged_name(name, build), location)
     except CommitConflict:
         # Another process of this build was faster.
-        origin.io.delete(location)
+        delete_unused(origin.io, location)
         return stage_table(catalog, name, build, properties, catalogs=catalogs, records=records)
     if published is not None and not _has_all_files(catalog.load(name), published):
         catalog.unregister(staged_name(name, build))
-        origin.io.delete(location)
+        delete_unused(origin.io, location)
         return stage_table(catalog, name, build, properties, catalogs=catalogs, records=records)
     return published is not None
 

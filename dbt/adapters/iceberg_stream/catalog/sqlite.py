@@ -360,8 +360,10 @@ class SqliteBackend:
                 f"({error}), so it may have been made. Another process may hold a lock on it."
             ) from error
         if conflicting is not None:
+            from dbt.adapters.iceberg_stream.catalog.storage import delete_unused
+
             for base, new, _ in new_metadata:
-                base.io.delete(new)
+                delete_unused(base.io, new)
             raise CommitConflict(
                 f"Another writer has committed to {'.'.join(conflicting)}. Run the command again."
             )
@@ -438,7 +440,11 @@ class SqliteBackend:
 
     def put_view(self, namespace: str, name: str, version: Metadata) -> None:
         """Create a view, or replace the one of this name, but no table."""
-        from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO, write_new
+        from dbt.adapters.iceberg_stream.catalog.storage import (
+            CatalogFileIO,
+            delete_unused,
+            write_new,
+        )
         from dbt.adapters.iceberg_stream.catalog.views import new_view, view_location
 
         storage = CatalogFileIO(self._storage)
@@ -454,11 +460,15 @@ class SqliteBackend:
             if self._rows(put, namespace=namespace, name=name, new=location, old=old):
                 return
             # Another writer has created, replaced or dropped it meanwhile.
-            storage.delete(location)
+            delete_unused(storage, location)
 
     def set_view_properties(self, namespace: str, name: str, properties: Mapping[str, str]) -> None:
         """Set properties of a view; a change of its definition at the same time wins."""
-        from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO, write_new
+        from dbt.adapters.iceberg_stream.catalog.storage import (
+            CatalogFileIO,
+            delete_unused,
+            write_new,
+        )
         from dbt.adapters.iceberg_stream.catalog.views import view_location
 
         storage = CatalogFileIO(self._storage)
@@ -472,7 +482,7 @@ class SqliteBackend:
         text = orjson.dumps({**metadata, "properties": all_properties})
         write_new(storage, location, text)
         if not self._rows(SWAP, namespace=namespace, name=name, new=location, old=old):
-            storage.delete(location)
+            delete_unused(storage, location)
             raise CommitConflict(
                 f"another writer changed the view {namespace}.{name} at the same time, so its "
                 "properties were not set"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -123,6 +124,21 @@ def write_new(io: FileIO, location: str, content: bytes) -> None:
         with file:
             file.write(content)
         return
+
+
+def delete_unused(io: FileIO, location: str) -> None:
+    """Delete a metadata file to which no catalog points, unless another process has done so.
+
+    Args:
+        io: the table's FileIO.
+        location: of the file.
+
+    Raises:
+        OSError: the storage refuses.
+    """
+    # Whoever drops a table or view meanwhile removes all files of its folder.
+    with suppress(FileNotFoundError):
+        io.delete(location)
 
 
 def _any(properties: Mapping[str, Any], names: Iterable[str]) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
+from dbt.adapters.iceberg_stream.builds.names import without_build
 from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
@@ -69,19 +70,44 @@ def write_from_target(
     return True
 
 
-def _run(handle: SessionHandle, sql: str) -> None:
+def reads_published(target: QualifiedName, read_set: ReadSet | None) -> bool:
+    """Return whether a statement reads the published version of the staged table that it changes.
+
+    Args:
+        target: the table that it changes.
+        read_set: what it reads; None if that is unknown.
+    """
+    published = without_build(target)
+    return read_set is not None and published != target and published in read_set.versions
+
+
+@contextmanager
+def marked(handle: SessionHandle) -> Iterator[None]:
+    """Mark the snapshots of a session's statements as computed from the table that they change.
+
+    Args:
+        handle: runs them.
+    """
     mark = spark_settings({READS_TARGET: "true"})
     handle.session.configure(mark)
     try:
-        handle.session.run(sql)
-    except StatementError as error:
-        if error.commit_state_unknown:
-            error.add(NOTHING_VISIBLE)
+        yield
+    except StatementError:
         # Later statements of the session are not marked; its error would hide this one.
         with suppress(StatementError):
             _reset(handle, mark)
         raise
     _reset(handle, mark)
+
+
+def _run(handle: SessionHandle, sql: str) -> None:
+    with marked(handle):
+        try:
+            handle.session.run(sql)
+        except StatementError as error:
+            if error.commit_state_unknown:
+                error.add(NOTHING_VISIBLE)
+            raise
 
 
 def _reset(handle: SessionHandle, settings: Iterable[str]) -> None:

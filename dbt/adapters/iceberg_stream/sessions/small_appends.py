@@ -10,6 +10,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.sessions.self_reading import reads_published
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
 from dbt.adapters.iceberg_stream.sessions.small_tables import LeftToSpark, SmallTables
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
@@ -96,7 +97,7 @@ def _append(
     catalog, table = tables.catalogs.split(name)
     properties = snapshot_properties(new_write_id(), handle.principal_of(catalog.name))
     check = ReadCheck(tables.catalogs, name, read_set)
-    if check.reads_target:
+    if check.reads_target or reads_published(name, read_set):
         properties[READS_TARGET] = "true"
 
     def check_base(base: Metadata | None) -> None:

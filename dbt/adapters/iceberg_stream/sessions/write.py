@@ -99,7 +99,7 @@ class Write:
             self.outcome = self._committed(find)
             return
         try:
-            with self._turn():
+            with self._turn(), self._mark(read_set):
                 self._run_write(sql, read_set)
         except StatementError as error:
             if not error.commit_state_unknown or not self._commits_snapshot():
@@ -192,6 +192,14 @@ class Write:
         if not in_turn or self.statement.verb != "merge" or self.target is None:
             return nullcontext()
         return self.handle.merges.turn(self.target)
+
+    def _mark(self, read_set: ReadSet | None) -> AbstractContextManager[None]:
+        """Mark the write if it reads the published version of its staged target."""
+        from dbt.adapters.iceberg_stream.sessions.self_reading import marked, reads_published
+
+        if self.target is None or not reads_published(self.target, read_set):
+            return nullcontext()
+        return marked(self.handle)
 
     def _run_write(self, sql: str, read_set: ReadSet | None) -> None:
         """Run a write; retry after a conflict while its read set has not changed."""

@@ -21,7 +21,7 @@ from dbt.adapters.iceberg_stream.builds.staged import BUILD
 from dbt.adapters.iceberg_stream.catalog.catalog import GC_ENABLED, IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.copies import copy_metadata
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitStateUnknown
-from dbt.adapters.iceberg_stream.catalog.storage import write_new
+from dbt.adapters.iceberg_stream.catalog.storage import delete_unused, write_new
 from dbt.adapters.iceberg_stream.catalog.tables import (
     NO_SNAPSHOT,
     LoadedTable,
@@ -116,7 +116,7 @@ def stage_refresh(
     except CommitStateUnknown:
         raise  # the table may exist, and the next run drops it
     except CatalogError:
-        base.io.delete(location)
+        delete_unused(base.io, location)
         raise
     return str(empty["table-uuid"])
 

@@ -1,0 +1,52 @@
+"""Staged writes that only append, and depend on the rows that are there: another writer is first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dbt.tests.util import run_dbt
+
+from tests.functional.builds import build_names, command, run_as_another
+from tests.functional.lake import rows
+from tests.functional.random_projects import model
+
+SQL = "select {{ var('n', 1) }} as id, 'dbt' as who"
+NEW = "select * from (" + SQL + ") as q {% if is_incremental() %} where "
+MODELS = {
+    "merged": ({"unique_key": "id"}, SQL),
+    "by_spark": ({"unique_key": "id", "merge_engine": "spark"}, SQL),
+    "on_read": ({"unique_key": "id", "merge_mode": "merge-on-read"}, SQL),
+    "replaced": ({"unique_key": "id", "incremental_strategy": "delete+insert"}, SQL),
+    "newest": ({}, NEW + "id > (select max(id) from {{ this }}) {% endif %}"),
+    "absent": (
+        {},
+        NEW + "not exists (select 1 from {{ this }} as t where t.id = q.id) {% endif %}",
+    ),
+}
+
+
+class TestKeysOfAnotherWriter:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            f"{name}.sql": model({"materialized": "incremental", **config}, sql)
+            for name, (config, sql) in MODELS.items()
+        }
+
+    def test_no_key_is_there_twice(self, project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        run_dbt(["run"])
+        with monkeypatch.context() as patch:
+            patch.setenv("ICEBERG_STREAM_BUILD", "b1")
+            run_dbt(["run", "--vars", "n: 2"])
+        project.adapter.build = None
+        project.adapter.Relation = type(project.adapter).Relation
+        for name in MODELS:
+            run_as_another(project, f"insert into {{schema}}.{name} values (2, 'other')")
+        result = command(project, "publish", "b1")
+        assert result.exit_code == 1
+        for name in MODELS:
+            assert f".{name} has the new snapshot" in result.output
+            query = f"select * from {{schema}}.{name} order by id"
+            assert rows(project, query) == [(1, "dbt"), (2, "other")]
+        assert command(project, "discard", *build_names(project)).exit_code == 0
