@@ -6,10 +6,19 @@ from functools import partial
 
 from benchmarks.bench import Benchmark
 
-from . import layouts
+from . import cluster, layouts
+
+SIZES = {"3m": 3_000_000, "5m": 5_000_000, "20m": 20_000_000}
+ON_A_CLUSTER = ("flat", "by_day", "by_day_predicates")
 
 BENCHMARKS: dict[str, Benchmark] = {
-    f"{layout}_{label}": partial(layouts.merges, layout=layout, rows=rows, label=label)
-    for label, rows in (("3m", 3_000_000), ("5m", 5_000_000), ("20m", 20_000_000))
-    for layout in layouts.LAYOUTS
+    **{
+        f"{layout}_{label}": partial(layouts.merges, layout=layout, rows=rows, label=label)
+        for label, rows in SIZES.items()
+        for layout in layouts.LAYOUTS
+    },
+    **{
+        f"cluster_{layout}_2m": partial(cluster.merges, layout=layout, rows=2_000_000, label="2m")
+        for layout in ON_A_CLUSTER
+    },
 }

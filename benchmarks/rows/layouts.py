@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.bench import Bench
-from benchmarks.contenders import Contender, Ours, WarmPeer
+from benchmarks.contenders import Contender, Files, Ours, WarmPeer
 from benchmarks.harness import BenchmarkError, Result, alternate
 
 DAYS = 30
@@ -83,14 +83,9 @@ LAYOUTS = {
 class Merged:
     """The same model with both adapters, whose next run merges an increment."""
 
-    def __init__(self, bench: Bench, layout: Layout, rows: int, label: str) -> None:
-        self.rows, self._version = bench.size(rows), 0
-        files = {"dbt_project.yml": PROJECT, "models/orders.sql": layout.model(self.rows)}
-        root = bench.folder / f"rows_{label}"
-        self.ours = Ours(root / "ours", files, bench.engine)
-        self.ours.dbt("debug")
-        self.peer = WarmPeer(root / "peer", files, bench.engine)
-        for contender in (self.ours, self.peer):
+    def __init__(self, ours: Contender, peer: Contender, layout: Layout, rows: int) -> None:
+        self.ours, self.peer, self.rows, self._version = ours, peer, rows, 0
+        for contender in (ours, peer):
             contender.dbt("run", "--vars", "{version: 0, where: 'true'}")
             for statement in layout.before:
                 self._run(contender, statement)
@@ -150,9 +145,38 @@ class Merged:
 
 
 def merges(bench: Bench, layout: str, rows: int, label: str) -> list[Result]:
-    """One percent scattered, one percent of the newest, a tenth, and what has not changed."""
+    """Merge into a table of a layout with an engine on this machine."""
+    files, root = project(layout, bench.size(rows)), bench.folder / f"rows_{layout}_{label}"
+    ours = Ours(root / "ours", files, bench.engine)
+    ours.dbt("debug")
+    peer = WarmPeer(root / "peer", files, bench.engine)
+    return compare(bench, ours, peer, layout, bench.size(rows), label)
+
+
+def project(layout: str, rows: int) -> Files:
+    """Return the files of a project with one model.
+
+    Args:
+        layout: of its table.
+        rows: of its table.
+    """
+    return {"dbt_project.yml": PROJECT, "models/orders.sql": LAYOUTS[layout].model(rows)}
+
+
+def compare(
+    bench: Bench, ours: Contender, peer: Contender, layout: str, rows: int, label: str
+) -> list[Result]:
+    """Merge one percent scattered, one percent of the newest, a tenth, and what has not changed.
+
+    Args:
+        bench: the run.
+        ours, peer: the same project with each adapter.
+        layout: of the table.
+        rows: of the table.
+        label: of the size, for the names of the results.
+    """
     of = LAYOUTS[layout]
-    merged = Merged(bench, of, rows, f"{layout}_{label}")
+    merged = Merged(ours, peer, of, rows)
     results = []
     kinds: Sequence[str] = ("newest",) if "predicates" in layout else tuple(INCREMENTS)
     for kind in kinds:
@@ -160,7 +184,21 @@ def merges(bench: Bench, layout: str, rows: int, label: str) -> list[Result]:
         results.append(_result(bench, merged, f"{layout}_{label}_{kind}", kind, aim))
     unchanged = _result(bench, merged, f"{layout}_{label}_unchanged", kinds[0], 10.0, changes=False)
     merged.check()
-    return [*results, unchanged]
+    return [*results, unchanged, _read(bench, merged, f"{layout}_{label}_read")]
+
+
+def _read(bench: Bench, merged: Merged, name: str) -> Result:
+    """Read the whole table after all these merges."""
+    seconds = alternate(
+        {
+            "ours": partial(merged.read, merged.ours),
+            "peer": partial(merged.read, merged.peer),
+        },
+        bench.runs(3),
+        lambda: None,
+    )
+    note = "Whole command, after the merges above."
+    return Result.of(name, merged.peer.label, seconds["ours"], seconds["peer"], 0.83, note)
 
 
 def _result(
@@ -181,4 +219,4 @@ def _result(
         merged.next_version if changes else lambda: None,
     )
     note = f"{merged.rows:,} rows of 8 columns; seconds of the node."
-    return Result.of(name, WarmPeer.label, seconds["ours"], seconds["peer"], aim, note)
+    return Result.of(name, merged.peer.label, seconds["ours"], seconds["peer"], aim, note)
