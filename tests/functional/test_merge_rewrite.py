@@ -31,8 +31,7 @@ def row(number: int, name: str, part: str = "'p'") -> str:
 def assert_spark_merged(result: Any, reason: str) -> None:
     response = result.adapter_response
     assert response["merge_engine"] == "spark"
-    # On a cluster that is reason enough.
-    assert response["merge_engine_reason"] in (reason, "Spark is a cluster, closer to the files")
+    assert response["merge_engine_reason"] == reason
 
 
 class TestMergeRewrite:
@@ -52,17 +51,11 @@ class TestMergeRewrite:
             select = f"select /*+ coalesce(1) */ * from values {values}"
             run(project, f"insert into {{schema}}.merged {select}")
 
-    @pytest.fixture(autouse=True)
-    def engine(self, request: pytest.FixtureRequest) -> None:
-        """On a cluster merges are Spark's, unless the model says otherwise."""
-        remote = request.config.getoption("--method") == "connect"
-        self.options = ["--vars", "engine: rewrite"] if remote else []
-
     def merge(self, project: Any, *values: str, **expected: Any) -> Any:
         run(project, "truncate table {schema}.increment")
         if values:
             run(project, f"insert into {{schema}}.increment values {', '.join(values)}")
-        (result,) = run_dbt(["run", *self.options]).results
+        (result,) = run_dbt(["run"]).results
         response = result.adapter_response
         assert response["merge_engine"] == "rewrite"
         for key, value in expected.items():
@@ -212,17 +205,12 @@ class TestNotMatchedBySource:
     def models(self) -> dict[str, str]:
         return {"full.sql": FULL}
 
-    @pytest.fixture
-    def options(self, request: pytest.FixtureRequest) -> list[str]:
-        remote = request.config.getoption("--method") == "connect"
-        return ["--vars", "engine: rewrite"] if remote else []
-
-    def test_rows_are_deleted(self, project: Any, options: list[str]) -> None:
+    def test_rows_are_deleted(self, project: Any) -> None:
         def merge(*values: str) -> dict[str, Any]:
             run(project, "truncate table {schema}.increment")
             if values:
                 run(project, f"insert into {{schema}}.increment values {', '.join(values)}")
-            (result,) = run_dbt(["run", *options]).results
+            (result,) = run_dbt(["run"]).results
             return dict(result.adapter_response)
 
         run(project, f"create table {{schema}}.increment ({COLUMNS})")
@@ -303,11 +291,10 @@ class TestFormatVersion1:
     def models(self) -> dict[str, str]:
         return {"old.sql": VERSIONED}
 
-    def test_merges(self, project: Any, request: pytest.FixtureRequest) -> None:
+    def test_merges(self, project: Any) -> None:
         for n in (0, 1, 2):
             (result,) = run_dbt(["run", "--vars", f"n: {n}"]).results
-        remote = request.config.getoption("--method") == "connect"
-        assert result.adapter_response["merge_engine"] == ("spark" if remote else "rewrite")
+        assert result.adapter_response["merge_engine"] == "rewrite"
         assert table(project, "old").metadata.format_version == 1
         # As of all tables that are made here, Spark's, too.
         assert table(project, "old").properties["write.metadata.previous-versions-max"] == "20"

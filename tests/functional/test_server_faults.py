@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from dbt.tests.util import run_dbt, run_dbt_and_capture
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, status, stop
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
 from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
-from tests.functional.lake import snapshot_ids
+from tests.functional.lake import rows, snapshot_ids
 from tests.servers.ports import free_port
 from tests.servers.rest_catalog import RestCatalog
 from tests.servers.spark_cluster import TOKEN, connect_server
@@ -30,6 +31,14 @@ from range(1) where java_method('java.lang.Thread', 'sleep', {{ var('pause', 0) 
 """
 
 QUICK = "{{ config(materialized='table') }} select '{{ invocation_id }}' as run"
+
+
+# Both runs are too large to be written without Spark.
+MERGED = """
+{{ config(materialized='incremental', unique_key='id', merge_engine=var('engine', 'auto')) }}
+select id, {{ 2 if is_incremental() else 1 }} as runs
+from range({{ 2000 if is_incremental() else 3000 }})
+"""
 
 
 class TestServerFaults:
@@ -115,15 +124,17 @@ class TestServerFaults:
 
 
 class Restartable:
-    """A server that is killed and started again where it was."""
+    """A server that is killed and started again where it was; its tasks' Python is bare."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self._folder = folder
+        venv.create(folder / "python", symlinks=True)
         self._running = contextlib.ExitStack()
 
     def start(self) -> None:
-        self._running.enter_context(connect_server(self._folder, self.port))
+        python = str(self._folder / "python" / "bin" / "python")
+        self._running.enter_context(connect_server(self._folder, self.port, python))
 
     def kill(self) -> None:
         self._running.close()
@@ -160,16 +171,33 @@ class TestServerRestarts:
 
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        return {"appended.sql": APPENDED, "before.sql": QUICK, "later.sql": QUICK}
+        return {
+            "appended.sql": APPENDED,
+            "before.sql": QUICK,
+            "later.sql": QUICK,
+            "merged.sql": MERGED,
+        }
 
     @pytest.fixture(scope="class", autouse=True)
     def built(self, project: Any) -> None:
         run_dbt(["run"])
 
+    def test_tasks_without_pyarrow(self, project: Any) -> None:
+        """Spark merges, and no file of the failed tasks is left."""
+        (result,) = run_dbt(["run", "--select", "merged"]).results
+        assert result.adapter_response["merge_engine"] == "spark"
+        assert "Spark's tasks failed" in result.adapter_response["merge_engine_reason"]
+        found = rows(project, "select id, runs from {schema}.merged order by id")
+        assert found == [(n, 2 if n < 2000 else 1) for n in range(3000)]
+        arguments = ["run", "--select", "merged", "--vars", "{engine: rewrite}"]
+        _, output = run_dbt_and_capture(arguments, expect_pass=False)
+        assert "merge_engine is rewrite, but Spark's tasks failed" in " ".join(output.split())
+
     def test_in_a_statement(self, project: Any, server: Restartable) -> None:
         before = snapshot_ids(project, "appended")
         threading.Timer(4, server.restart).start()
-        results, output = run_dbt_and_capture(["run", "--vars", "{pause: 60}"], expect_pass=False)
+        arguments = ["run", "--exclude", "merged", "--vars", "{pause: 60}"]
+        results, output = run_dbt_and_capture(arguments, expect_pass=False)
         assert [(r.node.name, r.status) for r in results.results] == [
             ("appended", "error"),
             ("before", "success"),
@@ -189,5 +217,5 @@ class TestServerRestarts:
                 next(restarts)()
 
         monkeypatch.setattr(AfterCommit, "on_spark_commit", restarted_after)
-        run_dbt(["run"])
+        run_dbt(["run", "--exclude", "merged"])
         assert next(restarts, None) is None

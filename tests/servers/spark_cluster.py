@@ -59,11 +59,19 @@ def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
 
 
 @contextlib.contextmanager
-def connect_server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a Spark Connect server without a cluster; it answers as a cluster's does."""
+def connect_server(
+    folder: Path, port: int, python: str = sys.executable
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a Spark Connect server without a cluster; it answers as a cluster's does.
+
+    Args:
+        folder: of logs and scratch files.
+        port: it listens to.
+        python: of Spark's tasks.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     options = _connect_options("local[2]", port)
-    with _process(folder, "connect", ("spark-submit", *options)) as process:
+    with _process(folder, "connect", ("spark-submit", *options), python) as process:
         wait_for(port, process, folder / "connect.log")
         yield process
 
@@ -80,7 +88,6 @@ def _connect_options(master: str, port: int) -> list[str]:
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(WORKERS),
-        "spark.pyspark.python": sys.executable,
     }
     conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     main = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
@@ -89,7 +96,7 @@ def _connect_options(master: str, port: int) -> list[str]:
 
 @contextlib.contextmanager
 def _process(
-    folder: Path, name: str, arguments: tuple[str, ...]
+    folder: Path, name: str, arguments: tuple[str, ...], python: str = sys.executable
 ) -> Iterator[subprocess.Popen[bytes]]:
     program, *rest = arguments
     home = spark_jars()[0].parent.parent
@@ -101,7 +108,7 @@ def _process(
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder / "scratch"),
         "SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN,
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
     }
     with open(folder / f"{name}.log", "w") as log:
         process = subprocess.Popen(

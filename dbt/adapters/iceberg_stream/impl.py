@@ -455,6 +455,7 @@ class IcebergStreamAdapter(
             read_set=connections.read_set,
             database_errors=connections.exception_handler,
             check_canceled=connections.refuse_if_canceled,
+            reach=connections.resources.reach,
             after_commit=after_commit,
         )
 

@@ -13,6 +13,7 @@ from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
 from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
 
@@ -45,6 +46,7 @@ class MaterializationContext:
         database_errors: returns a context that converts errors of a statement to dbt's errors; its
             argument is the statement's text.
         check_canceled: raises StatementError if the command was canceled.
+        reach: which tables the adapter can write in place of Spark.
         after_commit: call it with table and outcome after each commit that Spark did not make. It
             refreshes the table in Spark, drops cached results, records what changed, and calls
             the project's `iceberg_stream__on_write`.
@@ -64,6 +66,7 @@ class MaterializationContext:
     read_set: Callable[[str], ReadSet | None]
     database_errors: Callable[[str], AbstractContextManager[None]]
     check_canceled: Callable[[], None]
+    reach: StorageReach
     after_commit: Callable[[Name, Outcome], None]
 
     @property

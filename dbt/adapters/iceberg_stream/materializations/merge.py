@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.base import BaseRelation
 from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
@@ -12,6 +13,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.metadata import columns as columns_of
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.located_rows import locator, source_query
 from dbt.adapters.iceberg_stream.relation import table_name
@@ -28,6 +30,7 @@ from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     new_write_id,
     snapshot_properties,
 )
+from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
 from dbt.adapters.iceberg_stream.tables.merge.engine import DuplicateKeys, MergeResult, merge
 from dbt.adapters.iceberg_stream.tables.merge.located import Locate
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, sql_options
@@ -35,7 +38,10 @@ from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import in_tasks
 from dbt.adapters.iceberg_stream.tables.merge.threads import in_threads
 
-REMOTE_REASON = "Spark is a cluster, closer to the files"
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OUT_OF_REACH = "the adapter does not reach the table's files"
 logger = Logger()
 
 
@@ -67,9 +73,9 @@ def merge_by_rewrite(
     engine = options.get("merge_engine") or "auto"
     if engine == "spark":
         return _run_by_spark("merge_engine is spark")
-    if engine == "auto" and context.is_remote:
-        return _run_by_spark(REMOTE_REASON)
     metadata = context.catalog.metadata(table_name(relation), history=False)
+    if engine == "auto" and not context.reach.includes(context.catalog.name, metadata):
+        return _run_by_spark(OUT_OF_REACH)
     merge_plan = _merge_plan(metadata, plan, unique_key, options)
     locate = None
     if sql_options(options):
@@ -170,7 +176,8 @@ def change_rows(
         DbtRuntimeError: the query has no column to update.
         DbtDatabaseError: the catalog, the storage or Spark refuses; nothing was written.
     """
-    columns = _Columns(context.catalog.metadata(table_name(relation), history=False))
+    metadata = context.catalog.metadata(table_name(relation), history=False)
+    columns = _Columns(metadata)
     keys = columns.keys(unique_key)
     queries = split(query)
     if not keys or len(queries) != 1:
@@ -187,8 +194,8 @@ def change_rows(
                 f"update_rows of {relation}: the query returns only the keys "
                 f"({', '.join(keys)}). Select the columns to update as well."
             )
-    reason = REMOTE_REASON if context.is_remote else None
-    if reason is None:
+    reason: str | None = OUT_OF_REACH
+    if context.reach.includes(context.catalog.name, metadata):
         result = _merge(context, relation, plan, {}, query)
         if (reason := result.spark_because) is None:
             return _response(relation, result)
@@ -253,7 +260,7 @@ def _merge(
     with context.database_errors(f"merge into {relation}"):
         read_check = ReadCheck(context.catalogs, qualified, context.read_set(query))
         # On a cluster, Spark is closer to the files than this process.
-        runner = in_tasks(context.session().map_in_arrow) if context.is_remote else in_threads
+        runner = in_tasks(partial(_map_in_arrow, context)) if context.is_remote else in_threads
         try:
             result = merge(
                 context.catalog,
@@ -273,12 +280,28 @@ def _merge(
                 spark_because="the new rows have duplicate keys, which Spark's error names"
             )
         except OSError as error:
-            raise DbtDatabaseError(
-                f"The files of {relation} cannot be read or written: {reason(error)}"
-            ) from error
+            problem = f"the files of {relation} cannot be read or written: {reason(error)}"
+            if context.is_remote:
+                # The cluster may reach what this process does not.
+                context.reach.exclude(context.catalog.name)
+                return MergeResult(spark_because=problem)
+            raise DbtDatabaseError(f"T{problem[1:]}") from error
     if result.outcome is not None:
         context.after_commit(name, result.outcome)
     return result
+
+
+def _map_in_arrow(context: MaterializationContext, *arguments: Any) -> pa.Table:
+    """Run Python in Spark's tasks; raises NotByRewriting if they refuse it."""
+    try:
+        return context.session().map_in_arrow(*arguments)
+    except StatementError as error:
+        context.check_canceled()
+        if error.engine_gone:
+            raise
+        # Their Python may be another version, or have no PyArrow.
+        context.reach.exclude(context.catalog.name)
+        raise NotByRewriting(f"Spark's tasks failed: {str(error).splitlines()[0]}") from error
 
 
 class _Columns:

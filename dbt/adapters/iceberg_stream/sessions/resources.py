@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
 from dbt.adapters.iceberg_stream.profile.factory import make_catalog, make_engine
 from dbt.adapters.iceberg_stream.profile.validation import NO_CACHE, in_bytes
+from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
 
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
@@ -28,6 +29,9 @@ class Resources:
     Args:
         credentials: the profile.
         project_root: folder of the dbt project.
+
+    Attributes:
+        reach: which tables this process can write in place of Spark.
     """
 
     def __init__(self, credentials: IcebergStreamCredentials, project_root: Path) -> None:
@@ -41,6 +45,7 @@ class Resources:
         self._results: ResultCache | None = None
         self._results_opened = False
         self._small_tables: SmallTables | None = None
+        self.reach = StorageReach(is_remote=credentials.method == "connect")
 
     @property
     def engine(self) -> Engine:
@@ -107,7 +112,6 @@ class Resources:
     def small_tables(self) -> SmallTables | None:
         """What replaces small tables; None if Spark writes all tables."""
         from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables, writes_as_spark
-        from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
         from dbt.adapters.iceberg_stream.sessions.table_sizes import TableSizes
 
         profile = self._credentials
@@ -119,8 +123,7 @@ class Resources:
                 # In a file, metadata costs no request.
                 remembers = any(c.settings() is not None for c in profile.all_catalogs())
                 sizes = TableSizes(self.catalogs, most_rows, remembers)
-                reach = StorageReach(is_remote=profile.method == "connect")
-                self._small_tables = SmallTables(self.catalogs, sizes, reach)
+                self._small_tables = SmallTables(self.catalogs, sizes, self.reach)
             return self._small_tables
 
     def close(self) -> None:

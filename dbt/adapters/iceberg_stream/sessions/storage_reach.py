@@ -19,11 +19,11 @@ class StorageReach:
     """
 
     is_remote: bool = False
-    # Catalogs whose storage refused a file, or could not be reached.
+    # Catalogs whose storage refused a file or was not reached, by this process or Spark's tasks.
     _unreachable: set[str] = field(default_factory=set)
 
     def exclude(self, catalog: str) -> None:
-        """Leave the tables of a catalog to Spark, after an error of its storage.
+        """Leave a catalog's tables to Spark, after an error of the storage or of Spark's tasks.
 
         Args:
             catalog: the catalog's name.
