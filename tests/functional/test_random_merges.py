@@ -1,4 +1,4 @@
-"""Merges with random options and layouts: ours and Spark's leave the same rows."""
+"""Merges and delete+insert with random options and layouts: ours and Spark's leave the same rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from dbt.tests.util import run_dbt
 
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
+from dbt.adapters.iceberg_stream.materializations.strategies import MERGE_OPTIONS
 from tests.functional.lake import rows, run
 from tests.functional.random_projects import model
 from tests.lost_files import assert_nothing_lost
@@ -33,7 +34,11 @@ OPTIONS: dict[str, list[Any]] = {
     "partition_by": [None, ["s"], ["bucket(2, id)", "truncate(n, 4)"]],
     "format_version": [2, 3],
 }
+# Names without an alias are the table's.
+OF_DELETES = [None, ["n > 2 or s is null"], [f"{DEST}.n < 8 -- it's"]]
 SQL = "select * from {{ target.schema }}.increment"
+# Keys are not unique.
+TWICE = f"{SQL} union all select id, n + 1, s from {{{{ target.schema }}}}.increment where n > 4"
 
 
 def options(rng: Random) -> dict[str, Any]:
@@ -49,6 +54,9 @@ def options(rng: Random) -> dict[str, Any]:
     if chosen["not_matched_by_source_action"] is None:
         chosen["not_matched_by_source_condition"] = None
     config = {"materialized": "incremental", "incremental_strategy": "merge"}
+    if rng.random() < 0.3:
+        config["incremental_strategy"] = "delete+insert"
+        chosen |= dict.fromkeys(MERGE_OPTIONS) | {"incremental_predicates": rng.choice(OF_DELETES)}
     return config | {name: value for name, value in chosen.items() if value is not None}
 
 
@@ -63,7 +71,10 @@ class TestRandomMerges:
     @pytest.fixture(scope="class")
     def models(self, configs: list[dict[str, Any]]) -> dict[str, str]:
         return {
-            f"{engine}_{number}.sql": model({**config, "merge_engine": engine}, SQL)
+            f"{engine}_{number}.sql": model(
+                {**config, "merge_engine": engine},
+                SQL if config["incremental_strategy"] == "merge" else TWICE,
+            )
             for number, config in enumerate(configs)
             for engine in ("auto", "spark")
         }
@@ -81,9 +92,7 @@ class TestRandomMerges:
         )
         run(project, f"create or replace table {{schema}}.increment as {sql}")
 
-    def test_rows(
-        self, project: Any, configs: list[dict[str, Any]], request: pytest.FixtureRequest
-    ) -> None:
+    def test_rows(self, project: Any, configs: list[dict[str, Any]]) -> None:
         rng = Random(self.seed + 1)
         engines = set()
         for step in range(STEPS):
@@ -97,8 +106,7 @@ class TestRandomMerges:
                     for engine in ("auto", "spark")
                 )
                 assert (step, config, actual) == (step, config, expected)
-        # On a cluster merges are Spark's, unless a model says otherwise.
-        assert "rewrite" in engines or request.config.getoption("--method") == "connect"
+        assert "rewrite" in engines
         for name, kind in project.adapter.catalog.relations(project.test_schema):
             loaded = project.adapter.catalog.load((project.test_schema, name))
             findings = [f for f in check_table(loaded, data=True).findings if f.severity != "note"]

@@ -25,6 +25,7 @@ from dbt.adapters.iceberg_stream.materializations.strategies import (
         {"unique_key": "id", "matched_condition": "t.a > s.a", "target_alias": "t"},
         {"unique_key": "id", "not_matched_by_source_action": "update set t.gone = true"},
         {"incremental_strategy": "merge", "merge_exclude_columns": ["a"], "merge_engine": "spark"},
+        {"unique_key": "id", "incremental_strategy": "delete+insert", "merge_engine": "rewrite"},
         {"incremental_strategy": "my_own", "merge_update_columns": ["a"]},
     ],
 )
@@ -36,6 +37,7 @@ def test_good_configs(config: dict[str, Any]) -> None:
     "config",
     [
         {"incremental_strategy": "delete+insert"},
+        {"incremental_strategy": "append", "merge_engine": "rewrite"},
         {"incremental_strategy": "merge", "not_matched_by_source_action": "delete"},
         {"unique_key": "id", "not_matched_by_source_action": "drop"},
         {"unique_key": "id", "not_matched_by_source_condition": "true"},

@@ -69,7 +69,10 @@ def locator(
         if version is None:
             return Located(of_source)
         table = f"{'.'.join(map(quote, name))} version as of {version} as {target}"
-        pairs = f"{staging} as {source} on {plan['on']}"
+        pairs = f"{plan.get('keys') or staging} as {source} on {plan['on']}"
+        if deletes is Deletes.MATCHED:
+            query = f"select {rows} from {table} left semi join {pairs}"
+            return Located(of_source, deleted=context.session().rows(query))
         keys = "".join(f", {source}.{quote(key)} as {quote(key)}" for key in of_source.keys)
         condition = as_operand(options.get("matched_condition")) or "true"
         query = f"select {rows}{keys}, coalesce({condition}, false) as {UPDATES} from {table}"

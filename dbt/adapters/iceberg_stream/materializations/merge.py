@@ -152,7 +152,7 @@ def _merge_plan(
         columns.keys(unique_key),
         tuple(columns.spelling(column.name) for column in plan["updated"]),
         bool(plan["inserts"]),
-        _unmatched_deletes(options),
+        Deletes.MATCHED if plan.get("replaces") else _unmatched_deletes(options),
     )
 
 

@@ -8,13 +8,14 @@ from typing import Any
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 
 STRATEGIES = ("append", "merge", "delete+insert", "insert_overwrite", "microbatch")
+# Those whose rows the adapter can change by rewriting files.
+REWRITING_STRATEGIES = ("merge", "delete+insert")
 # Of a snapshot: all versions of a table that Iceberg still has.
 HISTORY = "iceberg_history"
 SCHEMA_CHANGES = ("ignore", "fail", "append_new_columns", "sync_all_columns")
 MERGE_ENGINES = ("auto", "rewrite", "spark")
-# Named as in dbt-databricks, except for `merge_engine`.
+# Named as in dbt-databricks.
 MERGE_OPTIONS = (
-    "merge_engine",
     "merge_update_columns",
     "merge_exclude_columns",
     "matched_condition",
@@ -38,6 +39,7 @@ TABLE_OPTIONS = (
     "maintenance",
 )
 INCREMENTAL_OPTIONS = (
+    "merge_engine",
     "unique_key",
     "incremental_strategy",
     "incremental_predicates",
@@ -73,6 +75,11 @@ def incremental_errors(config: Mapping[str, Any]) -> list[str]:
     engine = config.get("merge_engine")
     if engine is not None and engine not in MERGE_ENGINES:
         errors.append(must_be_one_of("merge_engine", engine, MERGE_ENGINES))
+    elif engine and strategy in STRATEGIES and strategy not in REWRITING_STRATEGIES:
+        errors.append(
+            "`merge_engine` can only be used with `incremental_strategy: merge` or "
+            f"`delete+insert`, not with {strategy}"
+        )
     if strategy == "delete+insert" and not config.get("unique_key"):
         errors.append(
             f"`incremental_strategy: {strategy}` needs a `unique_key`: the columns that identify "

@@ -90,7 +90,7 @@ def merge(
         return MergeResult(spark_because=f"the source has over {MOST_SOURCE_ROWS:,} rows")
     rows, inserts = found
     source = Source(rows, plan.keys)
-    if source.duplicates():
+    if not plan.replaces and source.duplicates():
         raise DuplicateKeys
     if not rows.num_rows and plan.deletes is not Deletes.UNMATCHED:
         return MergeResult()

@@ -41,7 +41,7 @@ class MergePlan:
     Attributes:
         keys: columns by which rows match; null equals null.
         updates: columns of a matched row that get the source's values, if one differs.
-        inserts: whether rows without a match are inserted.
+        inserts: whether rows without a match are inserted; all rows, if matched ones are deleted.
         deletes: which rows of the table are deleted instead of updated.
     """
 
@@ -49,6 +49,11 @@ class MergePlan:
     updates: tuple[str, ...]
     inserts: bool
     deletes: Deletes = Deletes.NONE
+
+    @property
+    def replaces(self) -> bool:
+        """Return whether the source's rows, with any keys, take the place of the matched rows."""
+        return self.inserts and self.deletes is Deletes.MATCHED
 
 
 def why_spark(

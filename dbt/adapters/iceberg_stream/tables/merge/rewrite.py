@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -259,12 +260,23 @@ class RewriteMerge:
             file_schema(self._schema(metadata, target)),
             target.options,
             f"merge-{self.write_id}-{self._attempt}-",
-            self.source,
+            self._needed_by_files,
             self.plan.updates,
             self.plan.deletes,
             sorted(partition_columns(metadata) & set(self.plan.updates)),
             merges_in_place(self.mode, metadata),
         )
+
+    @cached_property
+    def _needed_by_files(self) -> Source:
+        """The source's keys and the columns that are updated; each key once."""
+        names = list(dict.fromkeys([*self.plan.keys, *self.plan.updates]))
+        rows = self.source.rows.select(names)
+        if self.plan.replaces:
+            rows = rows.group_by(names).aggregate([]).cast(rows.schema)
+        elif len(names) == self.source.rows.num_columns:
+            return self.source
+        return Source(rows, self.plan.keys)
 
     @contextmanager
     def _remove_on_error(self, base: LoadedTable) -> Iterator[None]:
@@ -353,7 +365,7 @@ class RewriteMerge:
         moved = [result.moved for result in results if result.moved is not None]
         inserted = self.source.rows.slice(0, 0)
         if self.plan.inserts:
-            matched = [result.matched for result in results]
+            matched = [result.matched for result in results if not self.plan.replaces]
             inserted = self._unmatched(matched if located is None else [located.matched])
         if not moved and not inserted.num_rows:
             return 0
@@ -368,7 +380,7 @@ class RewriteMerge:
         return inserted.num_rows
 
     def _unmatched(self, matched: Sequence[pa.Int64Array]) -> pa.Table:
-        """Return the source's rows to insert, which have no match."""
+        """Return the source's rows to insert, which are not among the matched ones."""
         rows = self.source.rows
         if self.inserts is None and not any(map(len, matched)):
             return rows

@@ -40,8 +40,8 @@
 
 {% macro iceberg_stream__apply_increment(relation, select, strategy, make_sql, layout) %}
   {%- set overriding = iceberg_stream__get_overriding_macro(strategy, make_sql) -%}
-  {%- set merges = strategy == 'merge' and not overriding -%}
-  {%- if merges and iceberg_stream__merge_few_rows(relation, select) -%}
+  {%- set merges = strategy in ('merge', 'delete+insert') and not overriding -%}
+  {%- if merges and iceberg_stream__merge_few_rows(relation, select, strategy) -%}
     {{ return(none) }}
   {%- endif -%}
   {%- if strategy == 'append' and not overriding and iceberg_stream__append_few_rows(relation, select) -%}
@@ -61,11 +61,11 @@
       'incremental_predicates': config.get('predicates') or config.get('incremental_predicates'),
   } -%}
   {%- set rewritten = adapter.merge_by_rewrite(
-      relation, staging, iceberg_stream__get_merge_plan(arguments), config.get('unique_key'), model) if merges -%}
+      relation, staging, iceberg_stream__get_plan(strategy, arguments), config.get('unique_key'), model) if merges -%}
   {%- if rewritten and rewritten.merge_engine == 'rewrite' -%}
     {% do store_result('main', response=rewritten, agate_table=none) %}
     {% do write(make_sql(arguments)) %}
-  {%- elif merges and not iceberg_stream__merge_changes_anything(arguments) -%}
+  {%- elif merges and strategy == 'merge' and not iceberg_stream__merge_changes_anything(arguments) -%}
     {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
       {{ make_sql(arguments) }}
     {%- endcall %}
@@ -97,19 +97,29 @@
   {{ return(appended is not none) }}
 {% endmacro %}
 
-{#- Return the macro of the project that writes the SQL of `append` or `merge`, if it has one. Only that
-    SQL may run then: what this process would write may be something else. -#}
+{#- Return which rows a strategy changes. -#}
+{% macro iceberg_stream__get_plan(strategy, arg_dict) %}
+  {%- if strategy == 'delete+insert' -%}
+    {{ return(iceberg_stream__get_delete_insert_plan(arg_dict)) }}
+  {%- endif -%}
+  {{ return(iceberg_stream__get_merge_plan(arg_dict)) }}
+{% endmacro %}
+
+{#- Return the macro of the project that writes the SQL of `append`, `merge` or `delete+insert`, if it has
+    one. Only that SQL may run then: what this process would write may be something else. -#}
 {% macro iceberg_stream__get_overriding_macro(strategy, make_sql) %}
   {#- dbt's parser takes only literal names. -#}
   {%- set dispatched = {
       'append': [adapter.dispatch('get_incremental_append_sql', 'dbt')],
       'merge': [adapter.dispatch('get_incremental_merge_sql', 'dbt'), get_merge_sql,
                 adapter.dispatch('get_merge_sql', 'dbt')],
+      'delete+insert': [adapter.dispatch('get_incremental_delete_insert_sql', 'dbt'), get_delete_insert_merge_sql,
+                        adapter.dispatch('get_delete_insert_merge_sql', 'dbt')],
   } -%}
   {%- set macros = [make_sql] + dispatched[strategy] if strategy in dispatched else [] -%}
   {%- set names = macros | map(attribute='macro')
       | rejectattr('package_name', 'in', ['dbt', 'dbt_iceberg_stream']) | map(attribute='name') | list -%}
-  {%- if names and strategy == 'merge' and config.get('merge_engine') == 'rewrite' -%}
+  {%- if names and config.get('merge_engine') == 'rewrite' -%}
     {% do exceptions.raise_compiler_error(
         model.unique_id ~ ': merge_engine is rewrite, but the project has a macro `' ~ names[0]
         ~ '`, whose SQL Spark runs. Remove `merge_engine` or the macro.') %}
@@ -134,7 +144,7 @@
 {% endmacro %}
 
 {#- Merge the increment without staging it, if its rows are few; return whether that was done. -#}
-{% macro iceberg_stream__merge_few_rows(relation, select) %}
+{% macro iceberg_stream__merge_few_rows(relation, select, strategy) %}
   {%- set query = iceberg_stream__get_contract_checked_sql(select) -%}
   {%- if not iceberg_stream__is_plain_increment(relation, query) -%}
     {{ return(false) }}
@@ -149,7 +159,7 @@
     {% do iceberg_stream__check_named_columns(select, arguments['dest_columns']) %}
   {%- endif -%}
   {%- set merged = adapter.merge_few_rows(
-      relation, query, iceberg_stream__get_merge_plan(arguments), config.get('unique_key'), model) -%}
+      relation, query, iceberg_stream__get_plan(strategy, arguments), config.get('unique_key'), model) -%}
   {%- if merged -%}
     {% do store_result('main', response=merged, agate_table=none) %}
     {% do write(query) %}

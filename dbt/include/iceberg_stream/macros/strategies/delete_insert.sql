@@ -11,6 +11,27 @@
   {{ iceberg_stream__get_delete_insert_sql(arguments, keys, keys_sql) }}
 {%- endmacro %}
 
+{#- Return the plan by which the adapter does the same. Keys are renamed, so that a name without an alias in
+    a predicate means the target's column. -#}
+{% macro iceberg_stream__get_delete_insert_plan(arg_dict) %}
+  {%- set keys, on = [], [] -%}
+  {%- for key in iceberg_stream__get_key_list(arg_dict['unique_key']) -%}
+    {%- set name = iceberg_stream__quote_key(key) -%}
+    {%- do keys.append(name ~ ' as __dbt_' ~ loop.index) -%}
+    {%- do on.append('DBT_INTERNAL_SOURCE.__dbt_' ~ loop.index ~ ' <=> DBT_INTERNAL_DEST.' ~ name) -%}
+  {%- endfor -%}
+  {%- set on = on + iceberg_stream__get_predicate_list(arg_dict['incremental_predicates']) -%}
+  {{ return({
+      'target': 'DBT_INTERNAL_DEST',
+      'source': 'DBT_INTERNAL_SOURCE',
+      'keys': '(select ' ~ keys | join(', ') ~ ' from ' ~ arg_dict['temp_relation'] ~ ')',
+      'on': on | join(' and '),
+      'updated': [],
+      'inserts': true,
+      'replaces': true,
+  }) }}
+{% endmacro %}
+
 {#- Delete the target's rows with one of the keys and insert the increment, in one commit. It is a
     merge whose source has two kinds of rows: keys to delete and rows to insert. The source's columns
     are numbered, so that a name without an alias in a predicate means the target's column. -#}
