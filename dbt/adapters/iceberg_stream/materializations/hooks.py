@@ -137,6 +137,15 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
         check_target(self.get_columns_in_relation(relation), column_names, strategy)
 
+    @available.parse_none
+    def check_snapshot_query(
+        self, model: Mapping[str, Any], strategy: Mapping[str, Any], columns: Sequence[Column]
+    ) -> None:
+        """Check the names of a snapshot's columns, and that deletions can be dated."""
+        from dbt.adapters.iceberg_stream.materializations.snapshot import check_query
+
+        check_query(model, strategy, columns)
+
     @available.parse_list
     def checked_columns(self, model: Mapping[str, Any], columns: Sequence[Column]) -> list[Column]:
         """Return the columns of a snapshot's query that `check_cols` names."""
