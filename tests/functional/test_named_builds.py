@@ -36,10 +36,12 @@ class TestNamedBuild(Shop):
         assert published_relations(project) == []
         run_dbt(["run", "--select", "totals"])
         run_dbt(["test"])
-        shown = run_dbt(["show", "--inline", "select orders from {{ ref('totals') }}"])
-        assert shown.results[0].agate_table.rows[0][0] == 3
         run_dbt(["run", "--select", "large"])
         assert published_relations(project) == []
+        # What reads the build at last, and even fails, is no part of it.
+        shown = run_dbt(["show", "--inline", "select orders from {{ ref('totals') }}"])
+        assert shown.results[0].agate_table.rows[0][0] == 3
+        run_dbt(["show", "--inline", "select no_such_column"], expect_pass=False)
         listing = json.loads(command(project, "builds", "--json").output)
         (build,) = (b for b in listing if b["name"] == pr)
         kinds = {name.split(".")[1]: kind for name, kind in build["relations"].items()}
