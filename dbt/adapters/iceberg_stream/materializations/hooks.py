@@ -287,6 +287,16 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
         return schema_changes(new, old)
 
+    @available.parse_none
+    def check_fields(
+        self, model: Mapping[str, Any], staging: BaseRelation, of_table: Sequence[Column]
+    ) -> None:
+        """Check that the fields of structs of an increment are those of its table."""
+        if any("struct<" in column.data_type for column in of_table):
+            from dbt.adapters.iceberg_stream.materializations.schema_changes import check_fields
+
+            check_fields(model, self.get_columns_in_relation(staging), of_table)
+
     @available.parse(lambda condition: "")
     @staticmethod
     def as_operand(condition: str | None) -> str:
