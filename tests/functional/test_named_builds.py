@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from dbt.tests.util import run_dbt, write_file
+from dbt_common.exceptions import DbtRuntimeError
 
 from tests.functional.builds import (
     AtomicProject,
@@ -36,10 +37,13 @@ class TestNamedBuild(Shop):
         assert published_relations(project) == []
         run_dbt(["run", "--select", "totals"])
         run_dbt(["test"])
-        shown = run_dbt(["show", "--inline", "select orders from {{ ref('totals') }}"])
-        assert shown.results[0].agate_table.rows[0][0] == 3
         run_dbt(["run", "--select", "large"])
         assert published_relations(project) == []
+        # What reads the build at last, and even fails, is no part of it.
+        shown = run_dbt(["show", "--inline", "select orders from {{ ref('totals') }}"])
+        assert shown.results[0].agate_table.rows[0][0] == 3
+        with pytest.raises(DbtRuntimeError):
+            run_dbt(["show", "--inline", "select no_such_column"])
         listing = json.loads(command(project, "builds", "--json").output)
         (build,) = (b for b in listing if b["name"] == pr)
         kinds = {name.split(".")[1]: kind for name, kind in build["relations"].items()}

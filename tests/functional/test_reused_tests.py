@@ -36,7 +36,7 @@ models:
 seeds:
   - name: base
     data_tests:
-      - not_null: {column_name: v, name: of_seed, config: {where: "id > 0", limit: 50, severity: error}}
+      - not_null: {column_name: v, name: of_seed, config: {where: "id > 0 -- all", limit: 50, severity: error, fail_calc: "count(*) -- rows", error_if: "!= 0 -- any"}}
 functions:
   - name: small
     arguments: [{name: x, data_type: bigint}]

@@ -329,6 +329,28 @@ ODD_SNAPSHOTS = """
   select * from {{ target.schema }}.odd
 {% endsnapshot %}
 """
+# Times of other types, and expressions that end with comments.
+TIMED = """
+{{% snapshot of_{name} %}}
+  {{{{ config(strategy='timestamp', unique_key='id -- the key', updated_at='at',
+             hard_deletes='{deletes}', dbt_valid_to_current="{current} -- for ever") }}}}
+  select id, {at} as at from {{{{ target.schema }}}}.odd where id < {{{{ var('rows') }}}}
+{{% endsnapshot %}}
+"""
+TIMED_ROWS = {
+    "texts": ("new_record", "'9999'", "'2026-01-02T03:04:05Z'"),
+    "dates": ("invalidate", "date'9999-12-31'", "date'2026-01-02'"),
+}
+TAKEN = """
+{% snapshot taken %}
+  {{ config(strategy='check', unique_key='id', check_cols='all') }}
+  select id, 1 as dbt_unique_key from {{ target.schema }}.odd
+{% endsnapshot %}
+{% snapshot epochs %}
+  {{ config(strategy='timestamp', unique_key='id', updated_at='dbt_until', hard_deletes='invalidate') }}
+  select * from {{ target.schema }}.odd
+{% endsnapshot %}
+"""
 
 
 class TestOddSources:
@@ -336,7 +358,11 @@ class TestOddSources:
 
     @pytest.fixture(scope="class")
     def snapshots(self) -> dict[str, str]:
-        return {"odd.sql": ODD_SNAPSHOTS}
+        timed = "".join(
+            TIMED.format(name=name, deletes=deletes, current=current, at=at)
+            for name, (deletes, current, at) in TIMED_ROWS.items()
+        )
+        return {"odd.sql": ODD_SNAPSHOTS + timed, "taken.sql": TAKEN}
 
     def test_versions(self, project: Any) -> None:
         for version in (1, 2):
@@ -346,7 +372,26 @@ class TestOddSources:
                 f"{version} as dbt_change, true as dbt_exists, 'x' as dbt_new_id, "
                 f"{version}L as dbt_until, id as dbt_changed_at from range(2)",
             )
-            run_dbt(["snapshot"])
+            # The second version lacks a row.
+            arguments = ["--vars", f"rows: {3 - version}", "--exclude", "taken", "epochs"]
+            run_dbt(["snapshot", *arguments])
         for name in ("semicolon", "numbers"):
             query = f"select dbt_change, count(*) from {{schema}}.{name} group by 1 order by 1"
             assert rows(project, query) == [(1, 2), (2, 2)]
+        for name, (_, current, at) in TIMED_ROWS.items():
+            query = (
+                f"select id, dbt_valid_from = {at}, dbt_valid_to = {current}, "
+                f"typeof(dbt_valid_from) = typeof({at}), typeof(dbt_valid_to) = typeof({at}) "
+                f"from {{schema}}.of_{name} where id = 0 or dbt_valid_from = {at} order by id"
+            )
+            assert rows(project, query) == [
+                (0, True, True, True, True),
+                (1, True, False, True, True),
+            ]
+
+    def test_refusals(self, project: Any) -> None:
+        run(project, "create or replace table {schema}.odd as select 1 as id, 2L as dbt_until")
+        results = run_dbt(["snapshot", "--select", "taken", "epochs"], expect_pass=False)
+        epochs, taken = sorted(results, key=lambda result: result.node.name)
+        assert "`updated_at` of snapshot.test.epochs is bigint" in epochs.message
+        assert "`dbt_unique_key`, a name that snapshots use" in taken.message

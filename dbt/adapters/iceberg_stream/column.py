@@ -6,12 +6,20 @@ from typing import Any, ClassVar
 
 from dbt.adapters.base.column import Column
 
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+
 DECIMAL = re.compile(r"decimal\((\d+)\s*,\s*(\d+)\)")
 
 
 @dataclass
 class IcebergStreamColumn(Column):
-    """A column with its Spark SQL type, e.g. `decimal(10,2)` or `struct<a:int>`."""
+    """A column with its Spark SQL type, e.g. `decimal(10,2)` or `struct<a:int>`.
+
+    Attributes:
+        path: for a field within a column, the names from the column to the field.
+    """
+
+    path: tuple[str, ...] = ()
 
     TYPE_LABELS: ClassVar[dict[str, str]] = {
         "STRING": "string",
@@ -33,7 +41,7 @@ class IcebergStreamColumn(Column):
 
     @property
     def quoted(self) -> str:
-        return f"`{self.column.replace('`', '``')}`"
+        return ".".join(map(quote, self.path or (self.column,)))
 
     @property
     def data_type(self) -> str:

@@ -63,6 +63,9 @@ def test_an_empty_seed_has_its_columns(tmp_path: Path) -> None:
         ("123456789012345678901234567891", pa.decimal128(38, 0), "123456789012345678901234567891"),
         ("-" + "9" * 38, pa.decimal128(38, 0), "-" + "9" * 38),
         ("0.1", pa.float64(), "0.1"),
+        ("1e5", pa.int64(), "100000"),
+        ("1e308\n0.5", pa.float64(), "1e+308"),
+        ("007", pa.int64(), "7"),
         ("nan(1)", pa.string(), "nan(1)"),
     ],
 )
@@ -76,6 +79,11 @@ def test_numbers_of_any_size(tmp_path: Path, text: str, kind: pa.DataType, value
     [
         ("9" * 40, f"The number {'9' * 40} in column `n` of the seed has more than the 38 digits"),
         ("1e400", "The number 1E[+]400 in column `n` of the seed has more than the 38 digits"),
+        ("1e2000000", "The number 1E[+]2000000 in column `n` of the seed has more than the 38"),
+        ("9" * 1200, "The number 1.00000E[+]1200 in column `n` of the seed has more than the 38"),
+        ("0.5\n-1e309", "The number -1E[+]309 in column `n` of the seed is beyond the range of"),
+        ("inf\n1e400", "The number 1E[+]400 in column `n` of the seed is beyond the range of"),
+        ("1e-2000000", "The number 1E-2000000 in column `n` of the seed is beyond the range of"),
         ("-nan", "The number -nan in column `n` of the seed is not a number"),
         ("NaN12", "The number NaN12 in column `n` of the seed is not a number"),
     ],

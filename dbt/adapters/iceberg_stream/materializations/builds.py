@@ -121,7 +121,9 @@ class BuildHooks(metaclass=AdapterMeta):
         )
         # dbt asks the instance for its class of relations.
         self.Relation = staging_relation(self._identifier, self.Relation)
-        listen(self.build.on_event)
+        # What only reads, such as `dbt show --inline`, has no nodes that must succeed.
+        if self.command in BUILD_COMMANDS:
+            listen(self.build.on_event)
 
     def _identifier(self, database: str | None, namespace: str, identifier: str) -> str:
         """Return under which identifier this command reads and writes a relation."""

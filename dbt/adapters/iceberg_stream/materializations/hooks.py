@@ -137,6 +137,15 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
         check_target(self.get_columns_in_relation(relation), column_names, strategy)
 
+    @available.parse_none
+    def check_snapshot_query(
+        self, model: Mapping[str, Any], strategy: Mapping[str, Any], columns: Sequence[Column]
+    ) -> None:
+        """Check the names of a snapshot's columns, and that deletions can be dated."""
+        from dbt.adapters.iceberg_stream.materializations.snapshot import check_query
+
+        check_query(model, strategy, columns)
+
     @available.parse_list
     def checked_columns(self, model: Mapping[str, Any], columns: Sequence[Column]) -> list[Column]:
         """Return the columns of a snapshot's query that `check_cols` names."""
@@ -277,6 +286,16 @@ class MaterializationHooks(metaclass=AdapterMeta):
         from dbt.adapters.iceberg_stream.materializations.schema_changes import schema_changes
 
         return schema_changes(new, old)
+
+    @available.parse_none
+    def check_fields(
+        self, model: Mapping[str, Any], staging: BaseRelation, of_table: Sequence[Column]
+    ) -> None:
+        """Check that the fields of structs of an increment are those of its table."""
+        if any("struct<" in column.data_type for column in of_table):
+            from dbt.adapters.iceberg_stream.materializations.schema_changes import check_fields
+
+            check_fields(model, self.get_columns_in_relation(staging), of_table)
 
     @available.parse(lambda condition: "")
     @staticmethod

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from dbt.adapters.base import Column
+from dbt_common.exceptions import CompilationError
+
+from dbt.adapters.iceberg_stream.sql.field_changes import field_changes
 
 
 def schema_changes(new: Sequence[Column], old: Sequence[Column]) -> dict[str, Any]:
     """Return what dbt's `check_for_schema_changes` does, whatever the letter case of names.
+
+    New fields within columns are among the new columns, with their paths.
 
     Args:
         new: columns of the increment.
@@ -20,6 +25,12 @@ def schema_changes(new: Sequence[Column], old: Sequence[Column]) -> dict[str, An
     names = {column.name.lower() for column in new}
     added = [column for column in new if column.name.lower() not in spelled]
     removed = [column for column in old if column.name.lower() not in names]
+    added += [
+        field
+        for column in new
+        if column.name.lower() in spelled
+        for field in _added_fields(column, spelled[column.name.lower()])
+    ]
     retyped = [
         {"column_name": spelled[column.name.lower()].name, "new_type": column.data_type}
         for column in new
@@ -44,5 +55,54 @@ def schema_changes(new: Sequence[Column], old: Sequence[Column]) -> dict[str, An
 
 def _is_retyped(new: Column, old: Column) -> bool:
     """Return whether a column must get another type; a narrower one fits into the old one."""
-    # The names of fields in a type may be in another letter case, too.
-    return new.data_type.lower() != old.data_type.lower() and not new.can_expand_to(old)
+    changes = field_changes(old.data_type, new.data_type)
+    return bool(changes.retyped or changes.missing) and not new.can_expand_to(old)
+
+
+def _added_fields(new: Column, old: Column) -> list[Column]:
+    """Return the new fields of a column; none if it has changes that adding them does not solve."""
+    changes = field_changes(old.data_type, new.data_type)
+    if changes.retyped or changes.missing:
+        return []
+    paths = [((old.name, *path), kind) for path, kind in changes.added]
+    return [
+        cast(Column, replace(cast(Any, new), column=".".join(path), dtype=kind, path=path))
+        for path, kind in paths
+    ]
+
+
+def check_fields(model: Mapping[str, Any], new: Sequence[Column], old: Sequence[Column]) -> None:
+    """Check that the fields within the columns of an increment are those of its table.
+
+    Args:
+        model: the model's node in dbt's graph.
+        new: columns of the increment.
+        old: columns of the table.
+
+    Raises:
+        CompilationError: a field is missing, or is new and is not to be added.
+    """
+    on_change = model["config"].get("on_schema_change") or "ignore"
+    if on_change == "fail":
+        return  # dbt's own check refuses each change
+    by_name = {column.name.lower(): column for column in old}
+    for column in new:
+        if (existing := by_name.get(column.name.lower())) is None:
+            continue
+        changes = field_changes(existing.data_type, column.data_type)
+        if changes.missing:
+            raise CompilationError(
+                f"{model['unique_id']} does not return {_names(existing, changes.missing)}, which "
+                "its table has. Return the fields, as null if need be, or rebuild the table with "
+                "--full-refresh."
+            )
+        if changes.added and on_change == "ignore":
+            raise CompilationError(
+                f"{model['unique_id']} returns {_names(existing, [p for p, _ in changes.added])}, "
+                "which its table does not have. Set `on_schema_change: append_new_columns` to add "
+                "new fields to the table, or leave them out of the query."
+            )
+
+
+def _names(column: Column, paths: Sequence[Sequence[str]]) -> str:
+    return ", ".join(f"`{'.'.join((column.name, *path))}`" for path in paths)

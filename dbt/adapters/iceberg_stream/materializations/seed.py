@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal, localcontext
+from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -94,6 +95,8 @@ def read_seed(load: Callable[[], agate.Table], delimiter: str) -> agate.Table:
     """
     with localcontext() as context:
         context.prec = EXACT_DIGITS
+        # Otherwise `1e1000000` ends with Python's error, and `1e-2000000` is 0.
+        context.Emax, context.Emin = MAX_EMAX, MIN_EMIN
         rows = load()
     odd = [
         name
@@ -197,16 +200,29 @@ def _numbers(name: str, values: Sequence[Decimal | None]) -> pa.Array:
     """Convert whole numbers to 64-bit integers, or decimals if too large; others to doubles."""
     present = [v for v in values if v is not None]
     if not all(v.is_finite() and v == v.to_integral_value() for v in present):
-        return pa.array([None if v is None else float(v) for v in values], pa.float64())
+        return pa.array([None if v is None else _double(name, v) for v in values], pa.float64())
     for value in present:
         if value.adjusted() >= MAX_DECIMAL_DIGITS:
             reason = f"has more than the {MAX_DECIMAL_DIGITS} digits of Iceberg's decimals"
-            raise _bad_number(name, f"{value:f}" if value.adjusted() < 100 else str(value), reason)
+            raise _bad_number(name, _shown(value), reason)
     integers = [None if v is None else int(v) for v in values]
     if all(v in INT64 for v in integers if v is not None):
         return pa.array(integers, pa.int64())
     exact = [None if v is None else Decimal(v) for v in integers]
     return pa.array(exact, pa.decimal128(MAX_DECIMAL_DIGITS, 0))
+
+
+def _double(name: str, value: Decimal) -> float:
+    number = float(value)
+    if value.is_finite() and (math.isinf(number) or (value and not number)):
+        raise _bad_number(name, _shown(value), "is beyond the range of `double`")
+    return number
+
+
+def _shown(value: Decimal) -> str:
+    if 0 <= value.adjusted() < 100:
+        return f"{value:f}"
+    return text if len(text := str(value)) < 100 else f"{value:.5E}"
 
 
 def _bad_number(column: str, text: str, reason: str) -> CompilationError:

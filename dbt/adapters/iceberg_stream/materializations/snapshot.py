@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +18,16 @@ from dbt.adapters.iceberg_stream.sql.type_changes import may_lose
 # What each snapshot has, and what only those with `hard_deletes: new_record` have.
 ADDED = ("dbt_scd_id", "dbt_valid_from", "dbt_valid_to")
 ADDED_FOR_DELETES = "dbt_is_deleted"
+# What the queries of a snapshot call their own columns, and those of `iceberg_history`.
+OWN = re.compile(
+    r"dbt_change_type|dbt_unique_key(_\d+)?|__dbt_(change|changed_at|exists|new_id|until|used_id)"
+)
+OWN_OF_HISTORY = re.compile(
+    r"dbt_(at|current_id|is_deleted|next_step|next_type|previous_row|previous_step|scd_id|step|times"
+    r"|until)"
+)
+# Types that have a value for the time of a deletion.
+TIMES = {"timestamp", "timestamp_ntz", "date", "string"}
 
 
 def check_target(
@@ -37,6 +49,52 @@ def check_target(
     missing = [name for name in wanted if name.lower() not in existing]
     if missing:
         raise SnapshotTargetNotSnapshotTableError(missing)
+
+
+def check_query(
+    model: Mapping[str, Any], strategy: Mapping[str, Any], columns: Sequence[Column]
+) -> None:
+    """Check the names of a snapshot's columns, and that its deletions can be dated.
+
+    Args:
+        model: the snapshot's node in dbt's graph.
+        strategy: the snapshot's strategy, as its macro returns it.
+        columns: of the rows to be stored, in any order; for `iceberg_history`, those of the source.
+
+    Raises:
+        CompilationError: a column has the name of one of dbt's own, or `updated_at` has a type
+            that has no value for the time of a deletion.
+    """
+    config = model["config"]
+    renamed = config.get("snapshot_meta_column_names") or {}
+    added = {
+        name: str(renamed.get(name) or name).lower()
+        for name in (*ADDED, "dbt_updated_at", ADDED_FOR_DELETES)
+    }
+    is_history = config.get("strategy") == "iceberg_history"
+    counts = Counter(column.name.lower() for column in columns)
+    taken = [
+        name
+        for name, count in counts.items()
+        if OWN.fullmatch(name)
+        or (count > 1 and name in added.values())
+        or (is_history and (OWN_OF_HISTORY.fullmatch(name) or name in added.values()))
+    ]
+    if taken:
+        raise CompilationError(
+            f"The query of {model['unique_id']} returns {', '.join(f'`{name}`' for name in taken)}"
+            ", a name that snapshots use for a column of their own. Return the column under "
+            "another name."
+        )
+    kind = next((c.dtype for c in columns if c.name.lower() == added["dbt_valid_from"]), "date")
+    deletes = strategy.get("hard_deletes", "ignore")
+    if deletes != "ignore" and kind.lower() not in TIMES:
+        raise CompilationError(
+            f"`updated_at` of {model['unique_id']} is {kind}, which has no value for the time of a "
+            f"deletion, as `hard_deletes: {deletes}` needs it. Return a timestamp, a date or a "
+            "string as `updated_at`, such as `timestamp_millis(changed_ms)`, or set "
+            "`hard_deletes: ignore`."
+        )
 
 
 def checked_columns(model: Mapping[str, Any], columns: Sequence[Column]) -> list[Column]:

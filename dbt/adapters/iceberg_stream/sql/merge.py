@@ -81,15 +81,15 @@ def as_operand(condition: str | None) -> str:
 
 
 def is_changed_sql(columns: Iterable[tuple[str, str]], target: str, source: str) -> str:
-    """Return the condition that a matched row differs from its source.
+    """Return the condition that a matched row differs from its source; fields match by their names.
 
     Args:
         columns: names and Spark types; none gives a condition that is never true.
         target, source: aliases.
     """
     changed = [
-        f"not ({comparable_sql(f'{target}.{quote(name)}', kind)}"
-        f" <=> {comparable_sql(f'{source}.{quote(name)}', kind)})"
+        f"not ({comparable_sql(f'{target}.{quote(name)}', kind, by_name=True)}"
+        f" <=> {comparable_sql(f'{source}.{quote(name)}', kind, by_name=True)})"
         for name, kind in columns
     ]
     return f"({' or '.join(changed)})" if changed else "false"

@@ -1,6 +1,14 @@
 {% macro iceberg_stream__alter_relation_add_remove_columns(relation, add_columns, remove_columns) %}
-  {%- set added = add_columns or [] -%}
-  {%- set removed = remove_columns or [] -%}
+  {% do iceberg_stream__check_column_changes(relation, add_columns or [], remove_columns or []) %}
+  {% if add_columns %}
+    {% do run_query(iceberg_stream__get_add_columns_sql(relation, add_columns)) %}
+  {% endif %}
+  {% if remove_columns %}
+    {% do run_query(iceberg_stream__get_drop_columns_sql(relation, remove_columns)) %}
+  {% endif %}
+{% endmacro %}
+
+{% macro iceberg_stream__check_column_changes(relation, added, removed) %}
   {% if added or removed %}
     {%- set changes = [] -%}
     {%- for column in added -%}{%- do changes.append('`' ~ column.name ~ '` is new') -%}{%- endfor -%}
@@ -8,12 +16,22 @@
     {% do adapter.refuse_on_branch(relation, model, changes | join(', ')) %}
     {% do adapter.refuse_partition_columns(relation, removed) %}
   {% endif %}
-  {% if add_columns %}
-    {% do run_query(iceberg_stream__get_add_columns_sql(relation, add_columns)) %}
-  {% endif %}
-  {% if remove_columns %}
-    {% do run_query(iceberg_stream__get_drop_columns_sql(relation, remove_columns)) %}
-  {% endif %}
+{% endmacro %}
+
+{#- As dbt's own, but all changes are checked before the first of them, and columns are dropped last. -#}
+{% macro iceberg_stream__sync_column_schemas(on_schema_change, target_relation, schema_changes_dict) %}
+  {%- set syncs = on_schema_change == 'sync_all_columns' -%}
+  {%- set removed = schema_changes_dict['target_not_in_source'] if syncs else [] -%}
+  {%- set retyped = schema_changes_dict['new_target_types'] if syncs else [] -%}
+  {% for change in retyped %}
+    {% do iceberg_stream__check_column_type_change(target_relation, change.column_name, change.new_type) %}
+  {% endfor %}
+  {% do iceberg_stream__check_column_changes(target_relation, schema_changes_dict['source_not_in_target'], removed) %}
+  {% do alter_relation_add_remove_columns(target_relation, schema_changes_dict['source_not_in_target'], none) %}
+  {% for change in retyped %}
+    {% do alter_column_type(target_relation, change.column_name, change.new_type) %}
+  {% endfor %}
+  {% do alter_relation_add_remove_columns(target_relation, none, removed) %}
 {% endmacro %}
 
 {% macro iceberg_stream__get_add_columns_sql(relation, columns) -%}

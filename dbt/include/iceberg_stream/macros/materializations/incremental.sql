@@ -49,6 +49,9 @@
   {%- endif -%}
   {% do iceberg_stream__check_named_columns(select, adapter.get_columns_in_relation(relation)) %}
   {%- set staging = iceberg_stream__stage_increment(relation, select, strategy) -%}
+  {%- if not overriding -%}
+    {% do adapter.check_fields(model, staging, adapter.get_columns_in_relation(relation)) %}
+  {%- endif -%}
   {%- set changed = process_schema_changes(config.get('on_schema_change') or 'ignore', staging, relation) -%}
   {%- if changed -%}
     {% do iceberg_stream__apply_layout(relation, layout) %}
@@ -175,7 +178,7 @@
   {%- set reads_twice = strategy in ('merge', 'delete+insert', 'microbatch')
         or (strategy == 'insert_overwrite' and adapter.partitions_replaced_by(relation, 's', 't')) -%}
   {%- if reads_twice -%}
-    {% do run_query((config.get('sql_header') or '') ~ ' cache table ' ~ staging.render() ~ ' as ' ~ checked) %}
+    {% do run_query((config.get('sql_header') or '') ~ '\n cache table ' ~ staging.render() ~ ' as ' ~ checked) %}
   {%- else -%}
     {% do run_query(get_create_table_as_sql(True, staging, select)) %}
   {%- endif -%}

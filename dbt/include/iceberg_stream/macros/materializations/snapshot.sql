@@ -17,11 +17,14 @@
   {% if config.get('strategy') == 'iceberg_history' %}
     {% do iceberg_stream__snapshot_history(existing, relation, strategy, layout) %}
   {% elif existing is none %}
-    {%- set query = iceberg_stream__get_reading_sql(model['compiled_code']) -%}
-    {% do iceberg_stream__build_table(none, relation, build_snapshot_table(strategy, query), layout) %}
+    {%- set rows = build_snapshot_table(strategy, iceberg_stream__get_reading_sql(model['compiled_code'])) -%}
+    {% do adapter.check_snapshot_query(model, strategy, adapter.get_column_schema_from_query(rows)) %}
+    {% do iceberg_stream__build_table(none, relation, rows, layout) %}
   {% else %}
     {%- set query = iceberg_stream__get_reading_sql(sql) -%}
-    {% do iceberg_stream__widen_columns(relation, adapter.get_column_schema_from_query(query)) %}
+    {%- set columns = adapter.get_column_schema_from_query(build_snapshot_table(strategy, query)) -%}
+    {% do adapter.check_snapshot_query(model, strategy, columns) %}
+    {% do iceberg_stream__widen_columns(relation, columns) %}
     {% do iceberg_stream__apply_snapshot_changes(
         relation, strategy, snapshot_staging_table(strategy, query, relation)) %}
   {% endif %}
@@ -74,7 +77,7 @@
 {% macro iceberg_stream__snapshot_merge_sql(target, source, insert_cols) -%}
   {%- set columns = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
   {%- set valid_to = 'DBT_INTERNAL_DEST.' ~ columns.dbt_valid_to -%}
-  {%- set current = config.get('dbt_valid_to_current') -%}
+  {%- set current = adapter.as_operand(config.get('dbt_valid_to_current')) -%}
   {%- set existing = adapter.get_columns_in_relation(target) | map(attribute='name') | map('lower') | list -%}
   {%- set key_names = iceberg_stream__get_unique_key_names(config.get('unique_key')) -%}
   merge into {{ target.render() }} as DBT_INTERNAL_DEST

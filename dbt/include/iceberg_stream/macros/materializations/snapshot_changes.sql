@@ -3,7 +3,7 @@
 {% macro snapshot_check_strategy(node, snapshotted_rel, current_rel, model_config, target_exists) %}
   {%- set key = config.get('unique_key') -%}
   {%- set hard_deletes = adapter.get_hard_deletes_behavior(config) -%}
-  {%- set updated_at = config.get('updated_at') or snapshot_get_time() -%}
+  {%- set updated_at = adapter.as_operand(config.get('updated_at')) or snapshot_get_time() -%}
   {%- set checked = adapter.checked_columns(node, adapter.get_column_schema_from_query(node['compiled_code'])) -%}
   {{ return({
       'unique_key': key,
@@ -20,11 +20,17 @@
     `__dbt_changes`. -#}
 {% macro iceberg_stream__snapshot_staging_table(strategy, source_sql, target_relation) -%}
   {%- set names = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
-  {%- set current = config.get('dbt_valid_to_current') -%}
+  {%- set current = adapter.as_operand(config.get('dbt_valid_to_current')) -%}
   {%- set now = snapshot_get_time() -%}
   {%- set finds_deletes = strategy.hard_deletes != 'ignore' -%}
   {%- set records_deletes = strategy.hard_deletes == 'new_record' -%}
-  {%- set existing = adapter.get_columns_in_relation(target_relation) | map(attribute='name') | map('lower') | list -%}
+  {%- set existing = {} -%}
+  {%- for column in adapter.get_columns_in_relation(target_relation) -%}
+    {%- do existing.update({column.name | lower: column.data_type}) -%}
+  {%- endfor -%}
+  {#- Without the cast, Spark casts the times of the source to that of a deletion, and stores other values. -#}
+  {%- set changed_now = 'cast(' ~ now ~ ' as ' ~ existing.get(names.dbt_valid_from | lower) ~ ')' -%}
+  {%- set until_now = 'cast(' ~ now ~ ' as ' ~ existing.get(names.dbt_valid_to | lower) ~ ')' -%}
   {%- set keys = iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
   {%- set is_gone -%}
     {{ 'snapshotted_data.' ~ names.dbt_is_deleted ~ " <=> 'True'" if records_deletes else 'false' }}
@@ -60,13 +66,13 @@
     {%- endif %}
     {%- endfor %}
     {%- for name in (names.dbt_updated_at, names.dbt_valid_from) %}
-    {{ "if(__dbt_change in ('delete', 'deletion'), " ~ now ~ ', __dbt_changed_at)' if finds_deletes else '__dbt_changed_at' }} as {{ name }},
+    {{ "if(__dbt_change in ('delete', 'deletion'), " ~ changed_now ~ ', __dbt_changed_at)' if finds_deletes else '__dbt_changed_at' }} as {{ name }},
     {%- endfor %}
     case __dbt_change
       when 'insert' then __dbt_until
       when 'update' then __dbt_changed_at
       {%- if finds_deletes %}
-      when 'delete' then {{ now }}
+      when 'delete' then {{ until_now }}
       {%- endif %}
       else snapshotted_data.{{ names.dbt_valid_to }}
     end as {{ names.dbt_valid_to }},
@@ -93,6 +99,20 @@
   ) as __dbt_change
 {%- endmacro %}
 
+{#- As dbt's own, but an expression of the config may end with a comment. dbt calls these macros by their names. -#}
+{% macro get_dbt_valid_to_current(strategy, columns) %}
+  {%- set updated_at = adapter.as_operand(strategy.updated_at) -%}
+  {%- set current = adapter.as_operand(config.get('dbt_valid_to_current')) or 'null' -%}
+  coalesce(nullif({{ updated_at }}, {{ updated_at }}), {{ current }}) as {{ columns.dbt_valid_to }}
+{% endmacro %}
+
+{% macro unique_key_fields(unique_key) %}
+  {%- set names = iceberg_stream__get_unique_key_names(unique_key) -%}
+  {%- for key in iceberg_stream__get_key_list(unique_key) -%}
+    {{ adapter.as_operand(key) }} as {{ names[loop.index0] }}{{ ', ' if not loop.last }}
+  {%- endfor -%}
+{% endmacro %}
+
 {% macro iceberg_stream__get_unique_key_names(unique_key) %}
   {%- if unique_key is string -%}
     {{ return(['dbt_unique_key']) }}
@@ -108,10 +128,10 @@
 {% macro iceberg_stream__snapshot_hash_arguments(args) -%}
   md5(concat(
     {%- for arg in args -%}
-    coalesce(cast({{ arg }} as string), ''), {{ "'|', " if not loop.last }}
+    coalesce(cast({{ adapter.as_operand(arg) }} as string), ''), {{ "'|', " if not loop.last }}
     {%- endfor -%}
     {%- for arg in args -%}
-    if({{ arg }} is null, '|null {{ loop.index }}', ''){{ ', ' if not loop.last }}
+    if({{ adapter.as_operand(arg) }} is null, '|null {{ loop.index }}', ''){{ ', ' if not loop.last }}
     {%- endfor -%}
   ))
 {%- endmacro %}

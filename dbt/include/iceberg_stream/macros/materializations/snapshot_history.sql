@@ -16,6 +16,7 @@
 {#- Each statement reads a number of versions, so that a long history needs several commits. -#}
 {% macro iceberg_stream__snapshot_history(existing, relation, strategy, layout) %}
   {%- set columns = adapter.get_column_schema_from_query(sql) -%}
+  {% do adapter.check_snapshot_query(model, strategy, columns) %}
   {%- set since = iceberg_stream__get_last_change(relation) if existing is not none else none -%}
   {%- if existing is not none %}{% do iceberg_stream__widen_columns(relation, columns) %}{% endif -%}
   {%- set target = [existing] -%}
@@ -35,7 +36,7 @@
   {%- set names = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
   {%- set until = names.dbt_valid_to -%}
   {%- if config.get('dbt_valid_to_current') -%}
-    {%- set until = 'nullif(' ~ until ~ ', ' ~ config.get('dbt_valid_to_current') ~ ')' -%}
+    {%- set until = 'nullif(' ~ until ~ ', ' ~ adapter.as_operand(config.get('dbt_valid_to_current')) ~ ')' -%}
   {%- endif -%}
   {%- set query -%}
     select unix_millis(greatest(max({{ names.dbt_valid_from }}), max({{ until }}))) from {{ relation.render() }}
@@ -48,7 +49,7 @@
     the index is null; `get` is right.) -#}
 {% macro iceberg_stream__get_history_sql(target, strategy, versions, columns) -%}
   {%- set names = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
-  {%- set current = config.get('dbt_valid_to_current') -%}
+  {%- set current = adapter.as_operand(config.get('dbt_valid_to_current')) -%}
   {%- set deletes = strategy.hard_deletes != 'ignore' -%}
   {%- set records_deletes = strategy.hard_deletes == 'new_record' -%}
   {%- set keys = iceberg_stream__get_key_list(strategy.unique_key) | join(', ') -%}

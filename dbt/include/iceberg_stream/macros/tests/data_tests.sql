@@ -45,13 +45,20 @@
   {%- set own = ['macro.dbt_iceberg_stream.test_row_drop', 'macro.dbt_iceberg_stream.test_unchanged_history'] -%}
   {%- if model.depends_on.macros | select('in', own) | list -%}
     {% do return(relation) %}
-  {%- elif config.get('at') is none -%}
-    {% do return(default__get_where_subquery(relation)) %}
   {%- endif -%}
-  {%- set where = config.get('where') -%}
+  {%- set at = config.get('at') -%}
+  {%- set where = adapter.as_operand(config.get('where')) -%}
+  {%- set version = relation if at is none else adapter.relation_at(relation, at) -%}
+  {%- if at is none and not where -%}
+    {% do return(relation) %}
+  {%- endif -%}
   {%- set filtered -%}
-    (select * from {{ adapter.relation_at(relation, config.get('at')) }}
-    {%- if where %} where {{ adapter.as_operand(where) }}{% endif %}) dbt_subquery
+    (select * from {{ version }}{% if where %} where {{ where }}{% endif %}) dbt_subquery
   {%- endset -%}
   {% do return(filtered) %}
+{%- endmacro %}
+
+{#- As dbt's own, but the expressions of the config may end with comments. -#}
+{% macro iceberg_stream__get_test_sql(main_sql, fail_calc, warn_if, error_if, limit) -%}
+  {{ default__get_test_sql(main_sql, adapter.as_operand(fail_calc), warn_if ~ '\n', error_if ~ '\n', limit) }}
 {%- endmacro %}
