@@ -84,7 +84,9 @@ class TestSnapshots:
         second = {name: len(snapshot_ids(project, name)) for name in names}
         for change in CHANGES:
             run(project, change)
-        run_dbt(["snapshot"])
+        responses = [result.adapter_response for result in run_dbt(["snapshot"]).results]
+        assert [r.get("merge_engine_reason") for r in responses] == [None] * len(names)
+        assert {r["merge_engine"] for r in responses} == {"rewrite"}
         return {name: (first[name], second[name]) for name in names}
 
     @pytest.mark.parametrize("name", ["ignores", "invalidates", "records", "two_keys", "renamed"])

@@ -11,7 +11,6 @@ from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import table_name
-from dbt.adapters.iceberg_stream.sql.merge import as_operand
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
@@ -26,15 +25,14 @@ from dbt.adapters.iceberg_stream.tables.merge.located import (
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
 
 
-def source_query(staging: BaseRelation, plan: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+def source_query(staging: BaseRelation, plan: Mapping[str, Any]) -> str:
     """Return the query of a merge's source, with INSERTS if a condition decides about inserts.
 
     Args:
         staging: the new rows.
-        plan: the plan of the macro `get_merge_plan`.
-        options: the model's config.
+        plan: the plan of the macro `get_plan`.
     """
-    if not (condition := as_operand(options.get("not_matched_condition"))):
+    if not (condition := plan.get("insert_when")):
         return f"select * from {staging}"
     flag = f"coalesce({condition}, false) as {INSERTS}"
     return f"select *, {flag} from {staging} as {plan['source']}"
@@ -45,7 +43,6 @@ def locator(
     relation: BaseRelation,
     staging: BaseRelation,
     plan: Mapping[str, Any],
-    options: Mapping[str, Any],
     deletes: Deletes,
 ) -> Locate:
     """Return a function that lets Spark locate the rows that a merge changes.
@@ -56,8 +53,7 @@ def locator(
         context: what the materialization needs of the adapter.
         relation: the table.
         staging: the new rows, which stay the same.
-        plan: the plan of the macro `get_merge_plan`.
-        options: the model's config.
+        plan: the plan of the macro `get_plan`.
         deletes: which rows are deleted.
     """
     name = context.catalogs.qualified(context.catalog.name, table_name(relation))
@@ -74,12 +70,12 @@ def locator(
             query = f"select {rows} from {table} left semi join {pairs}"
             return Located(of_source, deleted=context.session().rows(query))
         keys = "".join(f", {source}.{quote(key)} as {quote(key)}" for key in of_source.keys)
-        condition = as_operand(options.get("matched_condition")) or "true"
+        condition = plan.get("matched_when") or "true"
         query = f"select {rows}{keys}, coalesce({condition}, false) as {UPDATES} from {table}"
         matches = context.session().rows(f"{query} join {pairs}")
         if deletes is not Deletes.UNMATCHED:
             return Located(of_source, matches)
-        condition = as_operand(options.get("not_matched_by_source_condition")) or "true"
+        condition = plan.get("source_when") or "true"
         query = f"select {rows} from {table} left anti join {pairs} where {condition}"
         return Located(of_source, matches, context.session().rows(query))
 

@@ -59,7 +59,7 @@ def merge_by_rewrite(
         context: what the materialization needs of the adapter.
         relation: the table.
         staging: the new rows.
-        plan: the plan of the macro `get_merge_plan`.
+        plan: the plan of the macro `get_plan`.
         unique_key: columns that identify a row.
         model: the model's node in dbt's graph.
 
@@ -78,9 +78,9 @@ def merge_by_rewrite(
         return _run_by_spark(OUT_OF_REACH)
     merge_plan = _merge_plan(metadata, plan, unique_key, options)
     locate = None
-    if sql_options(options):
-        locate = locator(context, relation, staging, plan, options, merge_plan.deletes)
-    query = source_query(staging, plan, options)
+    if sql_options(options) or plan.get("matched_when"):
+        locate = locator(context, relation, staging, plan, merge_plan.deletes)
+    query = source_query(staging, plan)
     result = _merge(context, relation, merge_plan, options, query, locate=locate)
     if result.spark_because:
         if engine == "rewrite":
@@ -107,7 +107,7 @@ def merge_few_rows(
         context: what the materialization needs of the adapter.
         relation: the table.
         query: returns the new rows; it runs once.
-        plan: the plan of the macro `get_merge_plan`.
+        plan: the plan of the macro `get_plan`.
         unique_key: columns that identify a row.
         model: the model's node in dbt's graph.
 
@@ -216,7 +216,7 @@ def spark_merge_sql(
         relation: the table.
         staging: the new rows.
         columns: names of the table's columns.
-        plan: the plan of the macro `get_merge_plan`.
+        plan: the plan of the macro `get_plan`.
     """
     clauses = MergeClauses(
         on=plan["on"],

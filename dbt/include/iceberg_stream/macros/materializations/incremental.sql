@@ -65,25 +65,32 @@
   } -%}
   {%- set rewritten = adapter.merge_by_rewrite(
       relation, staging, iceberg_stream__get_plan(strategy, arguments), config.get('unique_key'), model) if merges -%}
-  {%- if rewritten and rewritten.merge_engine == 'rewrite' -%}
-    {% do store_result('main', response=rewritten, agate_table=none) %}
-    {% do write(make_sql(arguments)) %}
-  {%- elif merges and strategy == 'merge' and not iceberg_stream__merge_changes_anything(arguments) -%}
+  {%- set sql = make_sql(arguments) -%}
+  {%- set by_spark = not rewritten or rewritten.merge_engine == 'spark' -%}
+  {%- if by_spark and merges and strategy == 'merge' and not iceberg_stream__merge_changes_anything(arguments) -%}
     {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
-      {{ make_sql(arguments) }}
+      {{ sql }}
     {%- endcall %}
   {%- else -%}
     {% if strategy == 'microbatch' %}{% do adapter.merge_in_turn() %}{% endif %}
-    {% call statement('main') -%}
-      {{ make_sql(arguments) }}
-    {%- endcall %}
+    {% do iceberg_stream__run_merge(sql, rewritten) %}
   {%- endif -%}
-  {#- A merge that is not run has a response of dbt's own. -#}
-  {%- set response = load_result('main').response -%}
-  {% if rewritten and rewritten.merge_engine == 'spark' and response.copy_merge_engine is defined %}
-    {% do response.copy_merge_engine(rewritten) %}
-  {% endif %}
   {% do adapter.drop_relation(staging) %}
+{% endmacro %}
+
+{#- Run a statement that merges, unless the adapter has merged. -#}
+{% macro iceberg_stream__run_merge(sql, rewritten) %}
+  {%- if rewritten and rewritten.merge_engine == 'rewrite' -%}
+    {% do store_result('main', response=rewritten, agate_table=none) %}
+    {% do write(sql) %}
+    {{ return(none) }}
+  {%- endif -%}
+  {% call statement('main') -%}
+    {{ sql }}
+  {%- endcall %}
+  {% if rewritten %}
+    {% do load_result('main').response.copy_merge_engine(rewritten) %}
+  {% endif %}
 {% endmacro %}
 
 {#- Append the increment without staging it, if its rows are few; return whether that was done. -#}
@@ -119,15 +126,19 @@
       'delete+insert': [adapter.dispatch('get_incremental_delete_insert_sql', 'dbt'), get_delete_insert_merge_sql,
                         adapter.dispatch('get_delete_insert_merge_sql', 'dbt')],
   } -%}
-  {%- set macros = [make_sql] + dispatched[strategy] if strategy in dispatched else [] -%}
-  {%- set names = macros | map(attribute='macro')
-      | rejectattr('package_name', 'in', ['dbt', 'dbt_iceberg_stream']) | map(attribute='name') | list -%}
-  {%- if names and config.get('merge_engine') == 'rewrite' -%}
+  {%- set name = iceberg_stream__get_own_macro([make_sql] + dispatched[strategy] if strategy in dispatched else []) -%}
+  {%- if name and config.get('merge_engine') == 'rewrite' -%}
     {% do exceptions.raise_compiler_error(
-        model.unique_id ~ ': merge_engine is rewrite, but the project has a macro `' ~ names[0]
+        model.unique_id ~ ': merge_engine is rewrite, but the project has a macro `' ~ name
         ~ '`, whose SQL Spark runs. Remove `merge_engine` or the macro.') %}
   {%- endif -%}
-  {{ return(names | first) }}
+  {{ return(name) }}
+{% endmacro %}
+
+{#- Return the first macro that is the project's or another package's; none if all are dbt's and ours. -#}
+{% macro iceberg_stream__get_own_macro(macros) %}
+  {{ return(macros | map(attribute='macro')
+      | rejectattr('package_name', 'in', ['dbt', 'dbt_iceberg_stream']) | map(attribute='name') | first) }}
 {% endmacro %}
 
 {#- Whether the increment is one query, whose columns change nothing of the table's schema. -#}

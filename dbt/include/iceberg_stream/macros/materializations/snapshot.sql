@@ -60,39 +60,55 @@
     {%- do names.append(column.quoted) -%}
   {%- endfor -%}
   {%- set merge = snapshot_merge_sql(target=relation, source=staging, insert_cols=names) -%}
-  {%- if run_query('select count(*) from ' ~ staging.render()).rows[0][0] > 0 -%}
-    {% call statement('main') -%}
-      {{ merge }}
-    {%- endcall %}
-  {%- else -%}
+  {%- if run_query('select count(*) from ' ~ staging.render()).rows[0][0] == 0 -%}
     {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
       {{ merge }}
     {%- endcall %}
+  {%- else -%}
+    {%- set plan = iceberg_stream__get_snapshot_plan(relation, columns) -%}
+    {%- set own = iceberg_stream__get_own_macro([snapshot_merge_sql, adapter.dispatch('snapshot_merge_sql', 'dbt')]) -%}
+    {%- set rewritten = adapter.merge_by_rewrite(relation, staging, plan, columns.dbt_scd_id, model) if not own -%}
+    {% do iceberg_stream__run_merge(merge, rewritten) %}
   {%- endif -%}
   {% do adapter.drop_relation(staging) %}
 {% endmacro %}
 
-{#- Ids are hashes of texts, which different keys may share (null and '', or a time of day that occurs twice). Keys that
-    are columns are therefore compared as well. -#}
-{% macro iceberg_stream__snapshot_merge_sql(target, source, insert_cols) -%}
-  {%- set columns = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
-  {%- set valid_to = 'DBT_INTERNAL_DEST.' ~ columns.dbt_valid_to -%}
-  {%- set current = adapter.as_operand(config.get('dbt_valid_to_current')) -%}
-  {%- set existing = adapter.get_columns_in_relation(target) | map(attribute='name') | map('lower') | list -%}
+{#- Return which versions are closed and which are new. Ids are hashes of texts, which different keys may share (null
+    and '', or a time of day that occurs twice). Keys that are columns are therefore compared as well. -#}
+{% macro iceberg_stream__get_snapshot_plan(target, names) %}
+  {%- set on = ['DBT_INTERNAL_SOURCE.' ~ names.dbt_scd_id ~ ' = DBT_INTERNAL_DEST.' ~ names.dbt_scd_id] -%}
+  {%- set columns = adapter.get_columns_in_relation(target) -%}
+  {%- set existing = columns | map(attribute='name') | map('lower') | list -%}
   {%- set key_names = iceberg_stream__get_unique_key_names(config.get('unique_key')) -%}
-  merge into {{ target.render() }} as DBT_INTERNAL_DEST
-  using {{ source.render() }} as DBT_INTERNAL_SOURCE
-  on DBT_INTERNAL_SOURCE.{{ columns.dbt_scd_id }} = DBT_INTERNAL_DEST.{{ columns.dbt_scd_id }}
-  {%- for key in iceberg_stream__get_key_list(config.get('unique_key')) %}
-    {%- if key | replace('`', '') | lower in existing %}
-    and DBT_INTERNAL_SOURCE.{{ key_names[loop.index0] }} <=> DBT_INTERNAL_DEST.{{ iceberg_stream__quote_key(key) }}
-    {%- endif %}
-  {%- endfor %}
-  when matched
-    and ({{ valid_to }} is null {%- if current %} or {{ valid_to }} = {{ current }}{% endif %})
-    and DBT_INTERNAL_SOURCE.dbt_change_type in ('update', 'delete')
-    then update set {{ columns.dbt_valid_to }} = DBT_INTERNAL_SOURCE.{{ columns.dbt_valid_to }}
-  when not matched and DBT_INTERNAL_SOURCE.dbt_change_type = 'insert'
+  {%- for key in iceberg_stream__get_key_list(config.get('unique_key')) -%}
+    {%- if key | replace('`', '') | lower in existing -%}
+      {%- do on.append(
+          'DBT_INTERNAL_SOURCE.' ~ key_names[loop.index0] ~ ' <=> DBT_INTERNAL_DEST.' ~ iceberg_stream__quote_key(key)) -%}
+    {%- endif -%}
+  {%- endfor -%}
+  {%- set valid_to = 'DBT_INTERNAL_DEST.' ~ names.dbt_valid_to -%}
+  {%- set current = adapter.as_operand(config.get('dbt_valid_to_current')) -%}
+  {%- set is_current = valid_to ~ ' is null' ~ (' or ' ~ valid_to ~ ' = ' ~ current if current else '') -%}
+  {{ return({
+      'target': 'DBT_INTERNAL_DEST',
+      'source': 'DBT_INTERNAL_SOURCE',
+      'on': on | join(' and '),
+      'updated': columns | selectattr('name', 'equalto', names.dbt_valid_to) | list,
+      'matched_when': '(' ~ is_current ~ ") and DBT_INTERNAL_SOURCE.dbt_change_type in ('update', 'delete')",
+      'inserts': true,
+      'insert_when': "DBT_INTERNAL_SOURCE.dbt_change_type = 'insert'",
+  }) }}
+{% endmacro %}
+
+{% macro iceberg_stream__snapshot_merge_sql(target, source, insert_cols) -%}
+  {%- set names = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
+  {%- set plan = iceberg_stream__get_snapshot_plan(target, names) -%}
+  merge into {{ target.render() }} as {{ plan.target }}
+  using {{ source.render() }} as {{ plan.source }}
+  on {{ plan.on }}
+  when matched and {{ plan.matched_when }}
+    then update set {{ names.dbt_valid_to }} = {{ plan.source }}.{{ names.dbt_valid_to }}
+  when not matched and {{ plan.insert_when }}
     then insert ({{ insert_cols | join(', ') }})
     values ({{ insert_cols | join(', ') }})
 {%- endmacro %}

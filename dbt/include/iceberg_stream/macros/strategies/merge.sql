@@ -23,6 +23,7 @@
       'on': on | join(' and '),
       'updated': [] if config.get('skip_matched_step') else updated,
       'update_when': update_when | join(' and '),
+      'matched_when': adapter.as_operand(config.get('matched_condition')),
       'inserts': not config.get('skip_not_matched_step'),
       'insert_when': adapter.as_operand(config.get('not_matched_condition')),
       'source_action': config.get('not_matched_by_source_action'),
