@@ -97,6 +97,14 @@ class MaterializationHooks(metaclass=AdapterMeta):
             self.context(relation.database), relation, query, plan, unique_key, model
         )
 
+    @available.parse(lambda *a, **k: True)
+    def is_previewed(self, relation: BaseRelation) -> bool:
+        """Return whether a table is small enough to see first what Spark's merge would change."""
+        from dbt.adapters.iceberg_stream.materializations.merge import is_previewed
+
+        metadata = self.context(relation.database).catalog.metadata(table_name(relation))
+        return is_previewed(metadata, getattr(relation, "branch", None) or MAIN)
+
     @available.parse_none
     def append_few_rows(self, relation: BaseRelation, query: str) -> IcebergStreamResponse | None:
         """Append the rows of a query if they are few; return None if Spark must append them."""

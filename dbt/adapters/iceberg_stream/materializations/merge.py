@@ -25,6 +25,7 @@ from dbt.adapters.iceberg_stream.sql.merge import (
     merge_sql,
 )
 from dbt.adapters.iceberg_stream.sql.statements import split
+from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     new_write_id,
@@ -41,6 +42,7 @@ from dbt.adapters.iceberg_stream.tables.merge.threads import in_threads
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MOST_PREVIEWED_BYTES = 64 * 1024 * 1024
 OUT_OF_REACH = "the adapter does not reach the table's files"
 logger = Logger()
 
@@ -230,6 +232,18 @@ def spark_merge_sql(
         source_when=plan["source_when"] or "",
     )
     return merge_sql(relation.render(), staging.render(), clauses)
+
+
+def is_previewed(metadata: Metadata | None, branch: str) -> bool:
+    """Return whether a table is so small that a look at what a merge would change is cheap.
+
+    Args:
+        metadata: of the table.
+        branch: that is merged into.
+    """
+    snapshot = parent_snapshot(metadata, branch) if metadata else None
+    size = (snapshot or {}).get("summary", {}).get("total-files-size")
+    return size is not None and int(size) <= MOST_PREVIEWED_BYTES
 
 
 def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan, columns: _Columns) -> str:

@@ -48,21 +48,26 @@
   {{ return(updated) }}
 {% endmacro %}
 
-{#- Check before the merge: keys that occur twice in the increment are an error that names them. A
-    merge that would change nothing is not run, because it would rewrite files and commit. -#}
+{#- Check before Spark's merge: keys that occur twice in the increment are an error that names them. A merge that would
+    change nothing is not run, because it would rewrite files and commit; in large tables it is cheaper not to look. -#}
 {% macro iceberg_stream__merge_changes_anything(arg_dict) %}
-  {%- set found = run_query(iceberg_stream__get_merge_preview_sql(arg_dict, iceberg_stream__get_merge_plan(arg_dict))).rows[0] -%}
+  {%- set looks = adapter.is_previewed(arg_dict['target_relation']) -%}
+  {%- set plan = iceberg_stream__get_merge_plan(arg_dict) -%}
+  {%- set found = run_query(iceberg_stream__get_merge_preview_sql(arg_dict, plan, looks)).rows[0] -%}
   {%- if found[0] > 0 -%}
     {% do iceberg_stream__raise_duplicate_keys(arg_dict) %}
   {%- endif -%}
   {{ return(found[1] > 0) }}
 {% endmacro %}
 
-{% macro iceberg_stream__get_merge_preview_sql(arg_dict, plan) -%}
+{% macro iceberg_stream__get_merge_preview_sql(arg_dict, plan, looks) -%}
   {%- set staging = arg_dict['temp_relation'].render() -%}
   {%- set relation = arg_dict['target_relation'].render() -%}
   select
     (select {{ iceberg_stream__get_duplicate_count_sql(iceberg_stream__get_key_list(arg_dict['unique_key'])) }} from {{ staging }}) as duplicate_keys,
+    {%- if not looks %}
+    (select count(*) from {{ staging }}) {{- ' + 1' if plan.source_action }} as changes
+    {%- else %}
     (select count_if(
         {%- if plan.updated %} ({{ plan.target }}.__dbt_present and {{ plan.update_when }}){% else %} false{% endif %}
         {%- if plan.inserts %} or ({{ plan.target }}.__dbt_present is null
@@ -75,6 +80,7 @@
        left anti join {{ staging }} as {{ plan.source }} on {{ plan.on }}
        {%- if plan.source_when %} where {{ plan.source_when }}{% endif %})
     {%- endif %} as changes
+    {%- endif %}
 {%- endmacro %}
 
 {#- Count the rows beyond the first of their key. A single key column is counted without a struct,
