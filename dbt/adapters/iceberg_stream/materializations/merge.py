@@ -36,7 +36,7 @@ from dbt.adapters.iceberg_stream.tables.merge.engine import DuplicateKeys, Merge
 from dbt.adapters.iceberg_stream.tables.merge.located import Locate
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, sql_options
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
-from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import in_tasks
+from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import MOST_BYTES, in_tasks
 from dbt.adapters.iceberg_stream.tables.merge.threads import in_threads
 
 if TYPE_CHECKING:
@@ -288,6 +288,7 @@ def _merge(
                 getattr(relation, "branch", None),
                 read_check,
                 locate,
+                MOST_BYTES if context.is_remote else None,
             )
         except DuplicateKeys:
             return MergeResult(

@@ -53,6 +53,7 @@ def merge(
     branch: str | None = None,
     read_check: ReadCheck | None = None,
     locate: Locate | None = None,
+    most_bytes: int | None = None,
 ) -> MergeResult:
     """Merge rows into a table by rewriting files.
 
@@ -69,6 +70,7 @@ def merge(
         branch: the branch that is merged into; None for main.
         locate: locates the table's rows where SQL conditions decide.
         read_check: as for `RewriteMerge`; what was read before this call.
+        most_bytes: that the source may have in memory; None for any number.
 
     Raises:
         DuplicateKeys: several rows of the source have the same key; nothing was written.
@@ -79,22 +81,16 @@ def merge(
     if base is None:
         return MergeResult(spark_because="the table does not exist")
     refuses = partial(why_spark, plan, options, locate is not None)
-    if because := refuses(base.metadata):
-        return MergeResult(spark_because=because)
     try:
-        target = WriteTarget.of(base.metadata, base.io)
-        found = _source_rows(stream(), _source_schema(plan, target.file_schema))
-    except ColumnError as error:
-        return MergeResult(spark_because=error.clause)
-    if found is None:
-        return MergeResult(spark_because=f"the source has over {MOST_SOURCE_ROWS:,} rows")
-    rows, inserts = found
-    source = Source(rows, plan.keys)
-    if not plan.replaces and source.duplicates():
-        raise DuplicateKeys
-    if not rows.num_rows and plan.deletes is not Deletes.UNMATCHED:
-        return MergeResult()
-    try:
+        if because := refuses(base.metadata):
+            return MergeResult(spark_because=because)
+        schema = _source_schema(plan, WriteTarget.of(base.metadata, base.io).file_schema)
+        rows, inserts = _source_rows(stream(), schema, most_bytes)
+        source = Source(rows, plan.keys)
+        if not plan.replaces and source.duplicates():
+            raise DuplicateKeys
+        if not rows.num_rows and plan.deletes is not Deletes.UNMATCHED:
+            return MergeResult()
         rewrite = RewriteMerge(
             catalog,
             name,
@@ -128,9 +124,14 @@ def _source_schema(plan: MergePlan, schema: pa.Schema) -> pa.Schema:
 
 
 def _source_rows(
-    stream: Iterator[Any], schema: pa.Schema
-) -> tuple[pa.Table, pa.BooleanArray | None] | None:
-    """Read the source's rows with the table's types, and INSERTS; None if there are too many."""
+    stream: Iterator[Any], schema: pa.Schema, most_bytes: int | None
+) -> tuple[pa.Table, pa.BooleanArray | None]:
+    """Read the source's rows with the table's types, and INSERTS.
+
+    Raises:
+        NotByRewriting: there are too many.
+        ColumnError: the columns are not those of the table.
+    """
     source: pa.Schema = next(stream)
     # Names in Spark are case-insensitive.
     names = {name.lower(): name for name in schema.names}
@@ -144,12 +145,14 @@ def _source_rows(
     target_names = [names[source.names[i].lower()] for i in positions]
     batches: list[pa.RecordBatch] = []
     inserts = [pa.array([], pa.bool_())] if INSERTS in source.names else []
-    count = 0
+    count = size = 0
     # Types are checked also if there are no rows, as Spark does.
     for batch in itertools.chain([pa.RecordBatch.from_pylist([], source)], stream):
-        count += batch.num_rows
+        count, size = count + batch.num_rows, size + batch.nbytes
         if count > MOST_SOURCE_ROWS:
-            return None
+            raise NotByRewriting(f"the source has over {MOST_SOURCE_ROWS:,} rows")
+        if most_bytes is not None and size > most_bytes:
+            raise NotByRewriting(f"the source has over {most_bytes >> 20} MiB")
         if inserts:
             inserts.append(batch.column(source.get_field_index(INSERTS)))
         columns = [batch.column(i) for i in positions]
