@@ -21,7 +21,7 @@ DATA_TESTS = {"test_row_drop", "test_unchanged_history"}
 # dbt finds the macro of a snapshot strategy by this name.
 STRATEGIES = {"snapshot_check_strategy", "snapshot_iceberg_history_strategy"}
 # What dbt calls by these names, and no adapter can dispatch.
-OVERRIDDEN = {"run_hooks"}
+OVERRIDDEN = {"run_hooks", "get_dbt_valid_to_current", "unique_key_fields"}
 PREFIX = "iceberg_stream__"
 DEFINED = sorted(
     name

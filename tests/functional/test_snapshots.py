@@ -336,7 +336,8 @@ TIMED = """
 {{% snapshot of_{name} %}}
   {{{{ config(strategy='timestamp', unique_key='id -- the key', updated_at='at',
              hard_deletes='{deletes}', dbt_valid_to_current="{current} -- for ever") }}}}
-  select id, {at} as at from {{{{ target.schema }}}}.odd where id < {{{{ var('rows') }}}}
+  select id, {at} as at from {{{{ target.schema }}}}.odd
+  where id - {{{{ var('least') }}}} in (0, 1)
 {{% endsnapshot %}}
 """
 TIMED_ROWS = {
@@ -367,28 +368,32 @@ class TestOddSources:
         return {"odd.sql": ODD_SNAPSHOTS + timed, "taken.sql": TAKEN}
 
     def test_versions(self, project: Any) -> None:
-        for version in (1, 2):
+        # The last run has no changes.
+        for version in (1, 2, 2):
             run(
                 project,
                 "create or replace table {schema}.odd as select id, "
                 f"{version} as dbt_change, true as dbt_exists, 'x' as dbt_new_id, "
-                f"{version}L as dbt_until, id as dbt_changed_at from range(2)",
+                f"{version}L as dbt_until, id as dbt_changed_at from range(3)",
             )
-            # The second version lacks a row.
-            arguments = ["--vars", f"rows: {3 - version}", "--exclude", "taken", "epochs"]
+            # Later versions lack the row 0, and have the row 2.
+            arguments = ["--vars", f"least: {version - 1}", "--exclude", "taken", "epochs"]
             run_dbt(["snapshot", *arguments])
         for name in ("semicolon", "numbers"):
             query = f"select dbt_change, count(*) from {{schema}}.{name} group by 1 order by 1"
-            assert rows(project, query) == [(1, 2), (2, 2)]
-        for name, (_, current, at) in TIMED_ROWS.items():
+            assert rows(project, query) == [(1, 3), (2, 3)]
+        for name, (deletes, current, at) in TIMED_ROWS.items():
             query = (
                 f"select id, dbt_valid_from = {at}, dbt_valid_to = {current}, "
                 f"typeof(dbt_valid_from) = typeof({at}), typeof(dbt_valid_to) = typeof({at}) "
-                f"from {{schema}}.of_{name} where id = 0 or dbt_valid_from = {at} order by id"
+                f"from {{schema}}.of_{name} order by id, dbt_valid_from"
             )
+            deletion = [(0, False, True, True, True)] if deletes == "new_record" else []
             assert rows(project, query) == [
-                (0, True, True, True, True),
-                (1, True, False, True, True),
+                (0, True, False, True, True),
+                *deletion,
+                (1, True, True, True, True),
+                (2, True, True, True, True),
             ]
 
     def test_refusals(self, project: Any) -> None:
