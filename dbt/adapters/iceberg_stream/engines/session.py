@@ -224,14 +224,16 @@ class Session(ServerSession):
     def map_in_arrow(
         self,
         rows: pa.Table,
+        tasks: int,
         function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
         modules: Sequence[ModuleType],
     ) -> pa.Table:
-        """Run a function on local rows in Spark's tasks, one per row.
+        """Run a function on local rows in Spark's tasks.
 
         Args:
             rows: the rows.
+            tasks: how many tasks get about the same number of rows.
             function: converts batches of rows to batches of results.
             schema: of the results.
             modules: the modules of the function's code; they are sent to the workers, which have
@@ -241,7 +243,7 @@ class Session(ServerSession):
             The results.
         """
         with explain():
-            frame = self._spark.createDataFrame(rows).repartition(rows.num_rows)
+            frame = self._spark.createDataFrame(rows).repartition(tasks)
         return self.run_in_tasks(frame, function, schema, modules)
 
     def run_in_tasks(

@@ -36,7 +36,7 @@ from dbt.adapters.iceberg_stream.tables.merge.engine import DuplicateKeys, Merge
 from dbt.adapters.iceberg_stream.tables.merge.located import Locate
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, sql_options
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
-from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import MOST_BYTES, in_tasks
+from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import MOST_BYTES, on_cluster
 from dbt.adapters.iceberg_stream.tables.merge.threads import in_threads
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def _merge(
     with context.database_errors(f"merge into {relation}"):
         read_check = ReadCheck(context.catalogs, qualified, context.read_set(query))
         # On a cluster, Spark is closer to the files than this process.
-        runner = in_tasks(partial(_map_in_arrow, context)) if context.is_remote else in_threads
+        runner = on_cluster(partial(_map_in_arrow, context)) if context.is_remote else in_threads
         try:
             result = merge(
                 context.catalog,

@@ -45,7 +45,7 @@ def rewrite_here(session: Session) -> Runner:
 
 
 def rewrite_in_tasks(session: Session) -> Runner:
-    """Return a runner that rewrites files in Spark's tasks, one for each file.
+    """Return a runner that rewrites files in Spark's tasks.
 
     Args:
         session: of the engine.
@@ -93,7 +93,12 @@ class CopyOnWrite:
         data = [new for delta in batch.deltas for sub in delta.sub_batches for new in sub.data]
         with_dead_rows = [new for new in data if len(new.dead)]
         items = [
-            OldFile(new.file.location, self.plan.path_of(new.file.location), new.dead)
+            OldFile(
+                new.file.location,
+                self.plan.path_of(new.file.location),
+                new.dead,
+                size=new.file.size,
+            )
             for new in with_dead_rows
         ]
         files = self._rewrite("own", self.plan.schema, items)
@@ -184,6 +189,7 @@ def _old_file(target: WriteTarget, entry: ManifestEntry, rows: pa.Int64Array) ->
         rows,
         file[FILE_FIRST_ROW_ID],
         entry.sequence_number,
+        size=file.file_size_in_bytes,
     )
 
 

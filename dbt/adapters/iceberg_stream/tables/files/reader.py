@@ -37,6 +37,7 @@ class OldFile:
         is_located: whether the following are known, so that no key is read.
         in_file, in_source: pairs of positions of the rows that a source may update.
         gone: positions of rows to delete.
+        size: of the file, in bytes, by which files are distributed over tasks.
     """
 
     location: str
@@ -48,6 +49,7 @@ class OldFile:
     in_file: pa.Int64Array = field(default_factory=lambda: NO_ROWS)
     in_source: pa.Int64Array = field(default_factory=lambda: NO_ROWS)
     gone: pa.Int64Array = field(default_factory=lambda: NO_ROWS)
+    size: int = 0
 
 
 OLD_FILES = pa.schema(
@@ -59,6 +61,7 @@ OLD_FILES = pa.schema(
         ("sequence_number", pa.int64()),
         ("is_located", pa.bool_()),
         *((name, pa.list_(pa.int64())) for name in ("in_file", "in_source", "gone")),
+        ("size", pa.int64()),
     ]
 )
 

@@ -232,6 +232,7 @@ class RewriteMerge:
                 item.file[FILE_FIRST_ROW_ID],
                 item.sequence_number,
                 located is not None,
+                size=item.file.file_size_in_bytes,
                 **found.get(item.path, {}),
             )
             for item in files

@@ -19,21 +19,43 @@ from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     read_task_result,
     run_task,
 )
-from dbt.adapters.iceberg_stream.tables.merge.threads import Runner
+from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
 
 WORKER_CODE = (casting, field_ids, parquet, uploads, reader, rows, file_rewrite)
 # The source is sent with the statement, and servers accept messages of up to 128 MiB.
 MOST_BYTES = 64 * 1024 * 1024
-# Arguments: rows, the task, the schema of its result, modules to send along.
-MapInArrow = Callable[[pa.Table, Callable[..., Any], pa.Schema, Sequence[ModuleType]], pa.Table]
+# The first task of a session takes a second, so that this process handles a few small files sooner.
+MOST_BYTES_HERE = 8 * 1024 * 1024
+# Each task takes a fifth of a second, so that it gets several files if they are small; but a few
+# tasks are always made, for the cores of the cluster.
+BYTES_PER_TASK = 16 * 1024 * 1024
+FEW_TASKS = 4
+# Arguments: rows, the number of tasks, the task, the schema of its result, modules to send along.
+MapInArrow = Callable[
+    [pa.Table, int, Callable[..., Any], pa.Schema, Sequence[ModuleType]], pa.Table
+]
 
 
 class TooLarge(NotByRewriting):
     """A write is too large to be sent to Spark's tasks."""
 
 
+def on_cluster(map_in_arrow: MapInArrow) -> Runner:
+    """Return a runner that processes few bytes in this process, and more in Spark's tasks.
+
+    Args:
+        map_in_arrow: runs a function on rows in Spark's tasks.
+    """
+
+    def run(rewrite: FileRewrite, files: Sequence[OldFile]) -> Iterator[FileChange]:
+        is_little = sum(file.size for file in files) <= MOST_BYTES_HERE
+        yield from (in_threads if is_little else in_tasks(map_in_arrow))(rewrite, files)
+
+    return run
+
+
 def in_tasks(map_in_arrow: MapInArrow) -> Runner:
-    """Return a runner that processes files in tasks of a Spark session, one task per file.
+    """Return a runner that processes files in tasks of a Spark session.
 
     Args:
         map_in_arrow: runs a function on rows in Spark's tasks.
@@ -49,7 +71,9 @@ def in_tasks(map_in_arrow: MapInArrow) -> Runner:
         with ExitStack() as undo:
             # If a task fails, the files of other tasks are unknown.
             undo.callback(rewrite.sweep, files)
-            results = map_in_arrow(table, _task(rewrite), TASK_RESULT, WORKER_CODE).to_pylist()
+            count = _number_of_tasks(files)
+            found = map_in_arrow(table, count, _task(rewrite), TASK_RESULT, WORKER_CODE)
+            results = found.to_pylist()
             changes = [read_task_result(row) for row in results]
             if any(row["attempt"] for row in results):
                 # A task that Spark ran again may have left files of its first attempt.
@@ -58,6 +82,11 @@ def in_tasks(map_in_arrow: MapInArrow) -> Runner:
             undo.pop_all()
 
     return run
+
+
+def _number_of_tasks(files: Sequence[OldFile]) -> int:
+    wanted = sum(file.size for file in files) // BYTES_PER_TASK
+    return min(len(files), max(FEW_TASKS, wanted))
 
 
 def _task(rewrite: FileRewrite) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
