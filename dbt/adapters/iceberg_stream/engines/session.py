@@ -86,9 +86,18 @@ class Session(ServerSession):
     def _table(self, relation: Relation) -> pa.Table:
         import pyarrow as pa
 
-        results = self._client.rows(relation)
-        batches = [result for result in results if isinstance(result, pa.RecordBatch)]
-        return pa.Table.from_batches(batches)
+        return pa.Table.from_batches(list(self._batches(relation)))
+
+    def _batches(self, relation: Relation) -> Generator[pa.RecordBatch, None, None]:
+        """Yield the rows of a query; there is a batch also if there are no rows."""
+        import pyarrow as pa
+
+        from dbt.adapters.iceberg_stream.engines.arrow_offsets import with_offsets
+
+        with closing(self._client.rows(relation)) as results:
+            for result in results:
+                if isinstance(result, pa.RecordBatch):
+                    yield with_offsets(result)
 
     def schema(self, sql: str) -> list[tuple[str, str]]:
         """Return names and Spark SQL types of a query's columns, without running it.
@@ -124,13 +133,26 @@ class Session(ServerSession):
             sql: the query.
             views: data frames that the query references by name.
         """
+        # Spark's client, whose import takes as long as a small model, only for views.
+        yield from self._stream_frame(sql, views) if views else self._stream_query(sql)
+
+    def _stream_query(self, sql: str) -> Iterator[Any]:
+        from dbt.adapters.iceberg_stream.engines.sql_client import query
+
+        with self._runs(), closing(self._batches(query(sql))) as batches:
+            first = next(batches)
+            yield first.schema
+            yield first
+            yield from batches
+
+    def _stream_frame(self, sql: str, views: Mapping[str, DataFrame]) -> Iterator[Any]:
         import pyarrow as pa
 
         from dbt.adapters.iceberg_stream.engines.arrow_offsets import with_offsets
 
         with explain():
             plan = self.frame(sql, **views)._plan.to_proto(self._spark.client)
-            results = self._results(plan, _observations(views), uuid.uuid4().hex)
+            results = self._results(plan, _observations(dict(views)), uuid.uuid4().hex)
             tables = (table for table in results if isinstance(table, pa.Table))
             first = next(tables, None)
             yield self.arrow_schema(sql, **views) if first is None else first.schema

@@ -68,16 +68,16 @@ def locator(
         pairs = f"{plan.get('keys') or staging} as {source} on {plan['on']}"
         if deletes is Deletes.MATCHED:
             query = f"select {rows} from {table} left semi join {pairs}"
-            return Located(of_source, deleted=context.session().rows(query))
+            return Located(of_source, deleted=context.session().query(query))
         keys = "".join(f", {source}.{quote(key)} as {quote(key)}" for key in of_source.keys)
         condition = plan.get("matched_when") or "true"
         query = f"select {rows}{keys}, coalesce({condition}, false) as {UPDATES} from {table}"
-        matches = context.session().rows(f"{query} join {pairs}")
+        matches = context.session().query(f"{query} join {pairs}")
         if deletes is not Deletes.UNMATCHED:
             return Located(of_source, matches)
         condition = plan.get("source_when") or "true"
         query = f"select {rows} from {table} left anti join {pairs} where {condition}"
-        return Located(of_source, matches, context.session().rows(query))
+        return Located(of_source, matches, context.session().query(query))
 
     return locate
 

@@ -216,3 +216,12 @@ def test_located_rows(file: Path) -> None:
     assert rows == {"id": [1, 3], "n": [5, 5]}
     change = merge_rows(file, file_merge(), is_located=True)
     assert not change.changes_rows
+
+
+def test_located_rows_in_any_order(file: Path) -> None:
+    """Spark returns them in the order of its join."""
+    source = Source(pa.table({"id": [7, 8, 9], "n": [70, 80, 90]}, schema=SCHEMA), ["id"])
+    pairs = {"in_file": pa.array([2, 0, 1]), "in_source": pa.array([0, 1, 2])}
+    change = merge_rows(file, replace(file_merge(), source=source), is_located=True, **pairs)
+    rows = pq.read_table(change.new_files[0].location).to_pydict()
+    assert rows == {"id": [1, 2, 3], "n": [80, 90, 70]}

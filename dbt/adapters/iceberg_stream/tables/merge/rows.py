@@ -152,7 +152,9 @@ def updated(file: pa.Table, source: pa.Table, changes: Matches, columns: Sequenc
     # Positions in the rows of the file followed by those of the source.
     positions = row_numbers(file.num_rows)
     mask = pc.is_in(positions, value_set=changes.in_file)
-    from_source = pc.add(changes.in_source, file.num_rows)
+    # The mask takes the values in the order of the file's rows, which matches may not have.
+    in_order = changes.in_source.take(pc.sort_indices(changes.in_file))
+    from_source = pc.add(in_order, file.num_rows)
     positions = pc.replace_with_mask(positions, mask, from_source)
     for column in columns:
         at = file.schema.get_field_index(column)
