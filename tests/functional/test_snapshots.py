@@ -61,7 +61,8 @@ class TestSnapshots:
                 name="renamed",
                 key="id",
                 more="dbt_valid_to_current: \"to_timestamp('9999-12-31')\"\n"
-                "      snapshot_meta_column_names: {dbt_valid_to: until, dbt_valid_from: since}",
+                "      snapshot_meta_column_names:\n"
+                "        {dbt_valid_to: \"{{ var('until', 'until') }}\", dbt_valid_from: since}",
             ),
         }
 
@@ -84,7 +85,9 @@ class TestSnapshots:
         second = {name: len(snapshot_ids(project, name)) for name in names}
         for change in CHANGES:
             run(project, change)
-        responses = [result.adapter_response for result in run_dbt(["snapshot"]).results]
+        # The column keeps its name.
+        results = run_dbt(["snapshot", "--vars", "until: UNTIL"]).results
+        responses = [result.adapter_response for result in results]
         assert [r.get("merge_engine_reason") for r in responses] == [None] * len(names)
         assert {r["merge_engine"] for r in responses} == {"rewrite"}
         return {name: (first[name], second[name]) for name in names}

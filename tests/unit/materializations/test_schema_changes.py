@@ -22,6 +22,12 @@ def test_new_fields_are_new_columns() -> None:
     assert (changes["target_not_in_source"], changes["new_target_types"]) == ([], [])
 
 
+def test_new_fields_beside_one_of_a_narrower_type() -> None:
+    old = [Column("s", "struct<a:bigint>")]
+    changes = schema_changes([Column("s", "struct<a:int,b:int>")], old)
+    assert [column.name for column in changes["source_not_in_target"]] == ["s.b"]
+
+
 def test_another_order_of_fields_is_no_change() -> None:
     new = [Column("id", "int"), Column("s", "struct<b:string,a:int>")]
     assert not schema_changes(new, OLD)["schema_changed"]

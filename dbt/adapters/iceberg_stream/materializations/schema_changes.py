@@ -60,9 +60,9 @@ def _is_retyped(new: Column, old: Column) -> bool:
 
 
 def _added_fields(new: Column, old: Column) -> list[Column]:
-    """Return the new fields of a column; none if it has changes that adding them does not solve."""
+    """Return the new fields of a column; none if it lacks others, and so cannot be written."""
     changes = field_changes(old.data_type, new.data_type)
-    if changes.retyped or changes.missing:
+    if changes.missing:
         return []
     paths = [((old.name, *path), kind) for path, kind in changes.added]
     return [

@@ -9,14 +9,16 @@ import pytest
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform
+from pyiceberg.types import NestedField, StringType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.tables.commit import manifests
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries, live_files
-from dbt.adapters.iceberg_stream.tables.merge.candidates import manifests_of
+from dbt.adapters.iceberg_stream.tables.merge.candidates import manifests_of, may_hold
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
 from dbt.adapters.iceberg_stream.tables.merge.rows import Source
@@ -24,6 +26,7 @@ from tests.unit.local_tables import (
     NAME,
     SCHEMA,
     commit,
+    data_file,
     evolve,
     insert,
     live,
@@ -147,3 +150,11 @@ def test_a_commit_reads_manifests_of_the_partitions_it_changes(
 def test_a_table_without_snapshots(lake: IcebergCatalog) -> None:
     base = make_table(lake)
     assert live_files(base.io, base.metadata) == []
+
+
+def test_bounds_of_values_that_are_not_utf8() -> None:
+    """Java writes replacement characters, which are greater than the bytes."""
+    field = NestedField(1, "k", StringType(), required=False)
+    bounds = {"lower_bounds": {1: b"A"}, "upper_bounds": {1: "\ufffd".encode()}}
+    keys = pa.table({"k": ["\U0001f600"]})
+    assert may_hold(keys, ["k"], Schema(field))(data_file("s3://b/f.parquet", **bounds))

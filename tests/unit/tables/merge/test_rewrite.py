@@ -13,7 +13,9 @@ from pyiceberg.table.update import (
 from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import append
+from dbt.adapters.iceberg_stream.tables.merge.located import FILE, POS, UPDATES, Located
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import Merged, RewriteMerge
 from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
@@ -87,3 +89,23 @@ def test_a_branch_while_another_writer_commits(ordered: IcebergCatalog, other_br
         expected += [(2, "new"), (4, "four")]
     assert branch_rows(ordered) == sorted(expected)
     assert merged.rewritten == (2 if other_branch == "audit" else 1)
+
+
+def test_conditions_that_hold_no_more_after_another_commit(lake: IcebergCatalog) -> None:
+    """Such as one with a subquery: the file is the same, and no row of it changes now."""
+    make_table(lake)
+    insert(lake, pa.table({"id": [1, 2], "x": ["a", "b"]}))
+    (file,) = live(lake)
+    matches = {FILE: [file.file_path], POS: [1], "id": [2], UPDATES: [True]}
+    answers = [pa.table(matches), pa.table(matches).slice(0, 0)]
+
+    def locate(base: LoadedTable, source: Source) -> Located:
+        if len(answers) == 2:
+            insert(lake, pa.table({"id": [2], "x": ["other"]}))
+        return Located(source, answers.pop(0))
+
+    source = Source(pa.table({"id": [2], "x": ["new"]}), ("id",))
+    plan = MergePlan(("id",), ("x",), False)
+    RewriteMerge(lake, NAME, source, plan, lambda _: None, "w", {}, locate=locate).run(load(lake))
+    assert answers == []
+    assert rows(lake) == [(1, "a"), (2, "b"), (2, "other")]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt.adapters.iceberg_stream.tables.merge.rows import Source, changed, later, updated
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source, changed, distinct, later, updated
 
 NUMBERS = st.none() | st.integers(-3, 3)
 TEXTS = st.none() | st.sampled_from(["", "a", "b"])
@@ -171,3 +171,9 @@ def test_keys_that_are_uuids(keys: list[str]) -> None:
     matches = Source(rows.slice(1), keys).match(rows.select(keys))
     assert matches.in_file.to_pylist() == [1, 2]
     assert matches.in_source.to_pylist() == [0, 1]
+
+
+def test_names_that_are_paths_to_pyarrow() -> None:
+    rows = pa.table({".k": [1, 1, 2], "[0]": ["a", "a", "a"]})
+    assert Source(rows, [".k", "[0]"]).duplicates() == 1
+    assert sorted(distinct(rows)[".k"].to_pylist()) == [1, 2]

@@ -36,8 +36,10 @@ def last_changes(changes: pa.Table, keys: Sequence[str], ordered: bool = False) 
     if not ordered:
         changes = changes.sort_by([(name, "ascending") for name in order_columns(changes)])
     positions = row_positions(changes.num_rows)
-    numbered = changes.select(list(keys)).append_column(POSITION, positions)
-    last = numbered.group_by(list(keys), use_threads=False).aggregate([(POSITION, "max")])
+    # In names of its own: PyArrow takes a column `.k` as the path to a field.
+    names = [f"key{number}" for number in range(len(keys))]
+    numbered = changes.select(list(keys)).rename_columns(names).append_column(POSITION, positions)
+    last = numbered.group_by(names, use_threads=False).aggregate([(POSITION, "max")])
     if last.num_rows == changes.num_rows:
         return changes
     return changes.take(last[f"{POSITION}_max"].combine_chunks().sort())

@@ -18,6 +18,9 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import may_have_partiti
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_values
 
+# What Java writes in bounds for bytes that are not UTF-8: such bounds hold for no order.
+REPLACED = "\ufffd"
+
 
 def may_hold(rows: pa.Table, keys: Sequence[str], schema: Schema) -> Callable[[DataFile], bool]:
     """Return a test of data files: whether the keys of some row are within the file's bounds.
@@ -77,11 +80,13 @@ def manifests_of(
 
 
 def _within(file: DataFile, field: NestedField, values: pa.Array) -> pa.BooleanArray | None:
-    """Return which values are within the file's bounds; None if it has no bounds."""
+    """Return which values are within the file's bounds; None if it has none that hold."""
     lower = _bound(file.lower_bounds, field)
     upper = _bound(file.upper_bounds, field)
     nulls = (file.null_value_counts or {}).get(field.field_id)
     if lower is None or upper is None or not _is_text(values):
+        return None
+    if isinstance(lower, str) and REPLACED in lower + upper:
         return None
     # Truncated upper bounds of strings are incremented, so they stay upper bounds.
     inside = pc.and_(

@@ -54,7 +54,7 @@ from dbt.adapters.iceberg_stream.tables.merge.plan import (
     partition_columns,
     sorted_by,
 )
-from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
+from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source, distinct
 from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
 
 MERGE_PREFIX = "spark.merge-into.num-target-rows-"
@@ -171,7 +171,9 @@ class RewriteMerge:
         located = self.locate(base, self.source) if self.locate is not None else None
         files = self._candidates(base, may_change, located)
         rewrite = self._file_rewrite(metadata, target)
-        if (basis := (rewrite.schema, rewrite.in_place, rewrite.moved_by)) != self._basis:
+        basis = (rewrite.schema, rewrite.in_place, rewrite.moved_by)
+        # Conditions may have other answers for the same files, after commits to what they read.
+        if basis != self._basis or located is not None:
             self._drop_stale_results(base, {})
         self._basis = basis
         self._drop_stale_results(base, files)
@@ -274,7 +276,7 @@ class RewriteMerge:
         names = list(dict.fromkeys([*self.plan.keys, *self.plan.updates]))
         rows = self.source.rows.select(names)
         if self.plan.replaces:
-            rows = rows.group_by(names).aggregate([]).cast(rows.schema)
+            rows = distinct(rows)
         elif len(names) == self.source.rows.num_columns:
             return self.source
         return Source(rows, self.plan.keys)

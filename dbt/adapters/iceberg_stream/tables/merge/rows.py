@@ -65,7 +65,7 @@ class Source:
     def duplicates(self) -> int:
         """Return how many rows are not the first of their key."""
         keys = pa.table({name: one_nan(self.rows[name]) for name in self.keys})
-        return keys.num_rows - int(keys.group_by(list(self.keys)).aggregate([]).num_rows)
+        return keys.num_rows - distinct(keys).num_rows
 
     def match(self, keys: pa.Table) -> Matches:
         """Match the rows of a file.
@@ -84,6 +84,18 @@ class Source:
         joined = _numbered(keys, self.keys, ROW).join(self._numbered, names, join_type="inner")
         joined = joined.sort_by(ROW)
         return Matches(joined[ROW].combine_chunks(), joined[AT].combine_chunks())
+
+
+def distinct(rows: pa.Table) -> pa.Table:
+    """Return each row once, in any order.
+
+    Args:
+        rows: of types that PyArrow compares.
+    """
+    # In names of its own: PyArrow takes a column `.k` as the path to a field.
+    names = [f"__{number}" for number in range(rows.num_columns)]
+    found = rows.rename_columns(names).group_by(names).aggregate([])
+    return found.rename_columns(rows.column_names).cast(rows.schema)
 
 
 def one_nan(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

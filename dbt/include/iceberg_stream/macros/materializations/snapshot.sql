@@ -87,13 +87,17 @@
     {%- endif -%}
   {%- endfor -%}
   {%- set valid_to = 'DBT_INTERNAL_DEST.' ~ names.dbt_valid_to -%}
+  {%- set updated = [] -%}
+  {%- for column in columns if column.name | lower == names.dbt_valid_to | replace('`', '') | lower -%}
+    {%- do updated.append(column) -%}
+  {%- endfor -%}
   {%- set current = adapter.as_operand(config.get('dbt_valid_to_current')) -%}
   {%- set is_current = valid_to ~ ' is null' ~ (' or ' ~ valid_to ~ ' = ' ~ current if current else '') -%}
   {{ return({
       'target': 'DBT_INTERNAL_DEST',
       'source': 'DBT_INTERNAL_SOURCE',
       'on': on | join(' and '),
-      'updated': columns | selectattr('name', 'equalto', names.dbt_valid_to) | list,
+      'updated': updated,
       'matched_when': '(' ~ is_current ~ ") and DBT_INTERNAL_SOURCE.dbt_change_type in ('update', 'delete')",
       'inserts': true,
       'insert_when': "DBT_INTERNAL_SOURCE.dbt_change_type = 'insert'",
