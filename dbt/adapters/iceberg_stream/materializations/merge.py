@@ -295,12 +295,12 @@ def _merge(
                 spark_because="the new rows have duplicate keys, which Spark's error names"
             )
         except OSError as error:
-            problem = f"the files of {relation} cannot be read or written: {reason(error)}"
+            problem = f"files of {relation} cannot be read or written: {reason(error)}"
             if context.is_remote:
                 # The cluster may reach what this process does not.
                 context.reach.exclude(context.catalog.name)
-                return MergeResult(spark_because=problem)
-            raise DbtDatabaseError(f"T{problem[1:]}") from error
+                return MergeResult(spark_because=f"the {problem}")
+            raise DbtDatabaseError(f"The {problem}") from error
     if result.outcome is not None:
         context.after_commit(name, result.outcome)
     return result
