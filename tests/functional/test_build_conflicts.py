@@ -13,6 +13,11 @@ from tests.functional.random_projects import model
 
 SQL = "select {{ var('n', 1) }} as id, 'dbt' as who"
 NEW = "select * from (" + SQL + ") as q {% if is_incremental() %} where "
+# Spark runs a MERGE that only inserts as an append, which conflicts with nothing.
+HOOK = """
+merge into {{ this }} using (select {{ var('n', 1) }} as id, 'dbt' as who) as q
+on {{ this.identifier }}.id = q.id when not matched then insert *
+"""
 MODELS = {
     "merged": ({"unique_key": "id"}, SQL),
     "by_spark": ({"unique_key": "id", "merge_engine": "spark"}, SQL),
@@ -23,6 +28,7 @@ MODELS = {
         {},
         NEW + "not exists (select 1 from {{ this }} as t where t.id = q.id) {% endif %}",
     ),
+    "hooked": ({"post_hook": HOOK}, SQL + "{% if is_incremental() %} where false {% endif %}"),
 }
 
 

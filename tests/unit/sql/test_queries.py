@@ -24,6 +24,11 @@ from dbt.adapters.iceberg_stream.sql.queries import multiplies_rows, reads, temp
         ("update s.t set a = 1", set()),
         ("insert into s.t with source as (select * from source) select * from source", {("source",)}),
         ("merge into s.t as d using x on d.id in (select id from s.u) when matched then delete", {("x",), ("s", "u")}),
+        ("merge into s.t as d using x on d.id = x.id when not matched then insert *", {("x",), ("s", "t")}),
+        ("merge into s.t as d using x on d.id = x.id when not matched and x.a > 1 then insert (id) values (x.id)"
+         " when not matched then insert *", {("x",), ("s", "t")}),
+        ("merge into s.t d using x on d.id = x.id when not matched then insert * when matched then update set *", {("x",)}),
+        ("merge into s.t d using x on d.id = x.id when not matched then insert * when not matched by source then delete", {("x",)}),
         ("select * from parquet.`/data/x`", {("parquet", "/data/x")}),
         ("select /*+ broadcast(x), merge(s.t) */ * from s.t x join s.u y on x.a = y.a", {("s", "t"), ("s", "u")}),
         ("with c as (select 1 as a) select * from c, s.t lateral view explode(x) y as z", {("s", "t")}),

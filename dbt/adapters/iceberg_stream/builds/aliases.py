@@ -15,17 +15,19 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
 from dbt.adapters.iceberg_stream.builds.names import (
+    ALIAS,
     MARK,
-    alias_sql,
     split_staged,
     without_build,
     without_marks,
 )
+from dbt.adapters.iceberg_stream.sql.aliases import add_aliases, name_parts
 from dbt.adapters.iceberg_stream.sql.queries import DIALECT, INSERT_OPTIONS
-from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 # A table is read below one of these, and written or described below others.
 READERS = (exp.From, exp.Join, exp.Subquery, exp.Paren)
+# They name columns of the table that they change.
+CHANGES = (exp.Merge, exp.Update, exp.Delete)
 # Those with a query, and the words that it may begin with.
 STATEMENTS = (exp.Query, exp.Create, exp.Insert, exp.Merge, exp.Cache)
 QUERIES = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.VALUES)
@@ -41,16 +43,10 @@ def with_aliases(sql: str) -> str:
     if (tree := _parsed(sql)) is None:
         return sql
     tables = [table for table in tree.find_all(exp.Table) if _needs_alias(table)]
-    names = {_names(table) for table in tables}
+    names = {name_parts(table) for table in tables}
     if len({name[-1] for name in names}) < len(names):
         return sql  # `shop.orders` and `web.orders`: only their whole names tell them apart
-    edits = list(_qualifiers(tree, names))
-    for table in tables:
-        end = _place_of_alias(sql, table)
-        edits.append((end, end, alias_sql(_names(table))))
-    for start, end, replacement in sorted(edits, reverse=True):
-        sql = f"{sql[:start]}{replacement}{sql[end:]}"
-    return sql
+    return add_aliases(sql, tree, tables, without_build, ALIAS)
 
 
 def with_published_texts(sql: str) -> str:
@@ -93,39 +89,7 @@ def _parsed(sql: str) -> exp.Expr | None:
         return None
 
 
-def _names(table: exp.Table) -> tuple[str, ...]:
-    return tuple(part.name for part in table.parts)
-
-
 def _needs_alias(table: exp.Table) -> bool:
-    names = _names(table)
-    is_read = isinstance(table.parent, READERS) or table.arg_key == "using"
-    return is_read and not table.alias and without_build(names) != names
-
-
-def _place_of_alias(sql: str, table: exp.Table) -> int:
-    """Return where a table's name ends, with `version as of …` and `tablesample (…)`."""
-    end = int(table.parts[-1].meta["end"]) + 1
-    if table.args.get("version") is None and table.args.get("sample") is None:
-        return end
-    tokens = Spark().tokenize(sql[end:])
-    # The adapter writes the version as one literal.
-    place = 0 if table.args.get("version") is None else 4
-    while place < len(tokens) and tokens[place].text.lower() in ("tablesample", "repeatable"):
-        place, depth = place + 2, 1
-        while depth:
-            depth += {"(": 1, ")": -1}.get(tokens[place].text, 0)
-            place += 1
-    return int(end + tokens[place - 1].end + 1)
-
-
-def _qualifiers(tree: exp.Expr, tables: set[tuple[str, ...]]) -> Iterator[tuple[int, int, str]]:
-    """Yield where columns have more than the alias of a relation, which hides its whole name."""
-    hidden = {names[-length:] for names in tables for length in (1, 2, 3)}
-    hidden |= {without_build(names)[-length:] for names in tables for length in (2, 3)}
-    for column in tree.find_all(exp.Column):
-        *parts, _ = column.parts
-        names = tuple(part.name for part in parts)
-        if names in hidden:
-            start, end = int(parts[0].meta["start"]), int(parts[-1].meta["end"]) + 1
-            yield start, end, quote(without_build(names)[-1])
+    names = name_parts(table)
+    has_columns = isinstance(table.parent, READERS + CHANGES)
+    return has_columns and not table.alias and without_build(names) != names

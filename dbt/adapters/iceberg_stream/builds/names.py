@@ -12,7 +12,6 @@ from typing import TypeVar, cast
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
-from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 # Of one catalog, or qualified by a catalog's name.
 AnyName = TypeVar("AnyName", bound=tuple[str, ...])
@@ -123,20 +122,11 @@ def published_tables(namespace: str, relations: Iterable[tuple[str, str]]) -> li
     return [(namespace, table) for table in tables if split_staged(table) is None]
 
 
-def alias_sql(name: tuple[str, ...]) -> str:
-    """Return the alias by which a staged relation has its published name; see `aliases.py`.
-
-    Args:
-        name: of the staged relation.
-    """
-    return f"{ALIAS}{quote(without_build(name)[-1])}"
-
-
 def with_published_names(sql: str, build: str) -> str:
     """Return a query that reads the published relations instead of a build's staged ones.
 
     Args:
-        sql: the query, with quoted names as the adapter renders them, and aliases as `alias_sql`.
+        sql: the query, with quoted names as the adapter renders them, and aliases after `ALIAS`.
         build: the build.
     """
     sql = _ALIAS.sub("", sql)

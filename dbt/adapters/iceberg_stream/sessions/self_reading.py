@@ -11,6 +11,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConfl
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
+from dbt.adapters.iceberg_stream.sql.aliases import with_target_alias
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import with_target
 from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck, changed_message
@@ -60,7 +61,7 @@ def write_from_target(
                 undo.pop_all()
                 return False
             parts = (catalog.name, *name, f"branch_{work.name}")
-            _run(handle, with_target(sql, ".".join(map(quote, parts))))
+            _run(handle, with_target(with_target_alias(sql), ".".join(map(quote, parts))))
             work.publish()
             undo.pop_all()
     except CommitConflict as error:

@@ -129,7 +129,7 @@ class Write:
         if self.target is None or read_set is None or self.target not in read_set.versions:
             return False
         # Of rows that are read while it runs, Spark's MERGE knows which others change.
-        if self.statement.verb != "insert" and not self.handle.is_cached(sql, self.target):
+        if not self._appends(sql) and not self.handle.is_cached(sql, self.target):
             return False
         from dbt.adapters.iceberg_stream.sessions.self_reading import write_from_target
 
@@ -137,6 +137,13 @@ class Write:
             return write_from_target(
                 self.handle, sql, self.target, self.statement.branch, read_set, write_id
             )
+
+    def _appends(self, sql: str) -> bool:
+        if self.statement.verb != "merge":
+            return self.statement.verb == "insert"
+        from dbt.adapters.iceberg_stream.sql.queries import only_inserts
+
+        return only_inserts(sql)
 
     def _replace_small_table(self, sql: str, properties: Mapping[str, str]) -> bool:
         """Run a statement that replaces a small table, if it is one; return whether it was run."""

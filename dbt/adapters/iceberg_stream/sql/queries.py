@@ -65,9 +65,28 @@ def reads(sql: str) -> Reads | None:
         return Reads(frozenset()) if body is None else _in(body)
     if isinstance(tree, exp.Insert):
         return None if tree.expression is None else _in(tree.expression)
+    if isinstance(tree, exp.Merge) and _only_inserts(tree):
+        return _in(tree)
     if isinstance(tree, exp.Merge | exp.Update | exp.Delete):
         return _in(*(part for key, part in _parts(tree) if key != "this"))
     return _in(tree) if isinstance(tree, exp.Query) else None
+
+
+@lru_cache(maxsize=256)
+def only_inserts(sql: str) -> bool:
+    """Return whether a statement is a MERGE that only inserts, which Spark runs as an append.
+
+    Iceberg does not check the rows that an append was computed from.
+
+    Args:
+        sql: the statement.
+    """
+    tree = _parse(sql)
+    return isinstance(tree, exp.Merge) and _only_inserts(tree)
+
+
+def _only_inserts(merge: exp.Merge) -> bool:
+    return all(isinstance(when.args["then"], exp.Insert) for when in merge.find_all(exp.When))
 
 
 @lru_cache(maxsize=256)
