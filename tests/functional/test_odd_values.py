@@ -8,6 +8,7 @@ import pytest
 from dbt.tests.util import run_dbt
 
 from tests.functional.lake import rows, snapshot_ids
+from tests.functional.random_projects import model
 
 SELECT = """
 select {{ var('id', 1) }} as id, cast(X'FF61' as string) as s,
@@ -66,3 +67,40 @@ class TestOddValues:
         ((text, day),) = shown[0].agate_table.rows
         assert text == "\ufffda"
         assert "10000" in str(day)
+
+
+NAMES = ("file", "pos", "updates", "inserts", "present", "row", "n")
+NAMED = (
+    "select id, "
+    + ", ".join(f"id * {{{{ var('n', 1) }}}} as __dbt_{name}" for name in NAMES)
+    + ", n as at, n as updates from (select explode(array(1, {{ var('n', 1) + 1 }})) as id, 1 as n)"
+)
+CONDITIONS = {
+    "matched_condition": "DBT_INTERNAL_DEST.__dbt_pos > 0",
+    "not_matched_condition": "DBT_INTERNAL_SOURCE.__dbt_pos > 0",
+}
+
+
+class TestNamesOfColumns:
+    """Columns may have the names that merges use, or similar ones."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        configs: dict[str, dict[str, Any]] = {
+            "rewritten": {"unique_key": ["__dbt_file", "id"], **CONDITIONS},
+            "by_spark": {"unique_key": "id", "merge_engine": "spark", **CONDITIONS},
+            "replaced": {"unique_key": "__dbt_row", "incremental_strategy": "delete+insert"},
+        }
+        return {
+            f"{name}.sql": model({"materialized": "incremental", **config}, NAMED)
+            for name, config in configs.items()
+        }
+
+    def test_rows(self, project: Any) -> None:
+        for n in (1, 2):
+            run_dbt(["run", "--vars", f"n: {n}"])
+        query = "select id, __dbt_file, __dbt_present from {schema}.%s order by all"
+        found = {name: rows(project, query % name) for name in ("rewritten", "by_spark")}
+        assert found["rewritten"] == [(1, 1, 1), (1, 2, 2), (2, 2, 2), (3, 6, 6)]
+        assert found["by_spark"] == [(1, 2, 2), (2, 2, 2), (3, 6, 6)]
+        assert rows(project, query % "replaced") == [(1, 1, 1), (1, 2, 2), (3, 6, 6)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from secrets import token_hex
 
 import pyarrow as pa
 
@@ -13,9 +14,11 @@ from dbt.adapters.iceberg_stream.tables.files.casting import conform
 from dbt.adapters.iceberg_stream.tables.files.reader import NO_ROWS
 from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 
-FILE, POS, UPDATES = "__dbt_file", "__dbt_pos", "__dbt_updates"
+# Columns of the table and its source may have any other name.
+_SUFFIX = token_hex(8)
+FILE, POS, UPDATES = (f"__dbt_{name}_{_SUFFIX}" for name in ("file", "pos", "updates"))
 # In the source: whether a row may be inserted.
-INSERTS = "__dbt_inserts"
+INSERTS = f"__dbt_inserts_{_SUFFIX}"
 NO_FILES = pa.schema([(FILE, pa.string()), (POS, pa.int64())]).empty_table()
 
 

@@ -69,11 +69,11 @@
     (select count(*) from {{ staging }}) {{- ' + 1' if plan.source_action }} as changes
     {%- else %}
     (select count_if(
-        {%- if plan.updated %} ({{ plan.target }}.__dbt_present and {{ plan.update_when }}){% else %} false{% endif %}
-        {%- if plan.inserts %} or ({{ plan.target }}.__dbt_present is null
+        {%- if plan.updated %} ({{ plan.target }}._file is not null and {{ plan.update_when }}){% else %} false{% endif %}
+        {%- if plan.inserts %} or ({{ plan.target }}._file is null
           {%- if plan.insert_when %} and {{ plan.insert_when }}{% endif %}){% endif %})
      from {{ staging }} as {{ plan.source }}
-     left join (select *, true as __dbt_present from {{ relation }}) as {{ plan.target }}
+     left join {{ relation }} as {{ plan.target }}
        on {{ plan.on }})
     {%- if plan.source_action %}
     + (select count(*) from {{ relation }} as {{ plan.target }}
