@@ -11,6 +11,7 @@ from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.materializations.seed import (
     _arrow_type,
+    _check_floats,
     _parse,
     arrow_table,
     read_seed,
@@ -113,3 +114,21 @@ def test_texts_that_spark_parses(kind: str, texts: list[str]) -> None:
 def test_texts_that_arrow_parses() -> None:
     decimals = _parse(pa.chunked_array([["9" * 38, None, "-0007"]]), pa.decimal128(38, 0))
     assert decimals.to_pylist() == [Decimal("9" * 38), None, Decimal(-7)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("double", "1e400"),
+        ("double", "-1" + "0" * 309),
+        ("double", "1e-400"),
+        ("float", " 1e39 "),
+        ("float", "0.1e-46"),
+        ("real", "-4e38"),
+    ],
+)
+def test_numbers_beyond_a_configured_type(kind: str, text: str) -> None:
+    rows = pa.table({"a": ["1.5", None, "", "NaN", "Infinity", "0e-400", "0.0"], "B": [text] * 7})
+    _check_floats(rows, {"a": kind, "b": "string"})
+    with pytest.raises(CompilationError, match=f"column `B` .*range of `{kind}`"):
+        _check_floats(rows, {"b": kind})

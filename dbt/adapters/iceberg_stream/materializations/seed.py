@@ -39,10 +39,12 @@ TEXT_TYPES = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
+FLOATS = {"double": pa.float64(), "float": pa.float32(), "real": pa.float32()}
 DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 # Texts that Arrow may parse: it also takes `nan(1)` or hours alone, which Spark refuses.
 INTEGER_TEXT = r"^[+-]?[0-9]+$"
 DOUBLE_TEXT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+NOT_ZERO_TEXT = r"^[^eE]*[1-9]"
 TIMESTAMP_TEXT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
 # Digits of a number that dbt reads without rounding; Python's default is 28.
 EXACT_DIGITS = 1000
@@ -70,10 +72,16 @@ def build_seed(
         The commit; None if Spark must write the rows.
 
     Raises:
+        CompilationError: a number cannot be stored; nothing was written.
         DbtDatabaseError: the catalog or the storage refuses; nothing was written.
     """
     rows = arrow_table(seed)
-    typed = _cast_columns(context, rows, config.get("column_types") or {})
+    types = {
+        column.lower(): str(kind).lower().strip()
+        for column, kind in (config.get("column_types") or {}).items()
+    }
+    _check_floats(rows, types)
+    typed = _cast_columns(context, rows, types)
     response = (
         None if typed is None else build_from_rows(context, relation, typed, layout, config, "seed")
     )
@@ -127,15 +135,36 @@ def arrow_table(rows: agate.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, names=list(rows.column_names))
 
 
+def _check_floats(rows: pa.Table, types: Mapping[str, str]) -> None:
+    """Check that no number becomes infinite or 0, as Spark and Arrow would store it.
+
+    Args:
+        rows: the seed.
+        types: `column_types`, in lower case.
+
+    Raises:
+        CompilationError: a number is beyond the range of the column's type.
+    """
+    for name in rows.column_names:
+        spark_type = types.get(name.lower(), "")
+        texts = rows[name]
+        if spark_type not in FLOATS or not pa.types.is_string(texts.type):
+            continue
+        texts = texts.filter(pc.match_substring_regex(pc.utf8_trim_whitespace(texts), DOUBLE_TEXT))
+        numbers = pc.utf8_trim_whitespace(texts).cast("double").cast(FLOATS[spark_type])
+        is_zero = pc.and_(pc.equal(numbers, 0), pc.match_substring_regex(texts, NOT_ZERO_TEXT))
+        for text in texts.filter(pc.or_(pc.is_inf(numbers), is_zero)):
+            raise _bad_number(name, text.as_py(), f"is beyond the range of `{spark_type}`")
+
+
 def _cast_columns(
     context: MaterializationContext, rows: pa.Table, types: Mapping[str, str]
 ) -> pa.Table | None:
     """Cast the columns to `column_types`; return None if Spark must parse the texts."""
     if TIMESTAMP_TYPE in context.credentials.spark_conf or not context.has_default_settings():
         return None
-    configured = {column.lower(): str(kind).lower().strip() for column, kind in types.items()}
     for index, field in enumerate(rows.schema):
-        if (spark_type := configured.get(field.name.lower())) is None:
+        if (spark_type := types.get(field.name.lower())) is None:
             continue
         kind = _arrow_type(spark_type)
         if kind is None or not pa.types.is_string(field.type):
