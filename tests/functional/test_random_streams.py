@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,8 +21,10 @@ import pyarrow.parquet as pq
 import pytest
 from dbt.tests.util import run_dbt
 
+from tests.functional.foreign_writer import foreign_writer
 from tests.functional.lake import rows, run
 from tests.functional.random_streams import KINDS, WAYS, Change, Row, Truth, changes, models
+from tests.functional.test_foreign_writers import foreign_write
 from tests.lost_files import assert_nothing_lost
 
 STEPS, MANY_STEPS = 2, 12
@@ -103,28 +107,87 @@ class TestRandomStreams:
                     truth.apply(change)
 
     def write(self, kind: str, name: str, truth: Any) -> None:
-        """Another writer writes to a table."""
-        write = self.rng.choice(["nothing", "upkeep", "delete", "insert", "update"])
+        """Another writer writes to a table, or compacts or upgrades it."""
+        write = self.rng.choice(["nothing", "upkeep", "rows", "rows", "rows"])
         if write == "upkeep":
             run(self.project, self.rng.choice(UPKEEP).format(name=name))
-        if write in ("nothing", "upkeep") or not KINDS[kind].others_write:
-            return
-        assert isinstance(truth, Truth)
+        if write == "rows" and KINDS[kind].others_write:
+            sql, change = self.other_write(name, truth)
+            run(self.project, sql)
+            change(truth)
+
+    def other_write(self, name: str, truth: Truth) -> tuple[str, Callable[[Truth], None]]:
+        """A write to a table in SQL, and what it does to the rows."""
         key = self.rng.choice([*truth.rows, (9,) * len(truth.key)])
         condition = " and ".join(
             f"{column} <=> {value_of(part)}" for column, part in zip(truth.key, key, strict=True)
         )
+        table, write = f"{{schema}}.{name}", self.rng.choice(["delete", "update", "insert"])
         if write == "delete":
-            run(self.project, f"delete from {{schema}}.{name} where {condition}")
-            truth.rows.pop(key, None)
-        elif write == "update":
-            run(self.project, f"update {{schema}}.{name} set other = 7 where {condition}")
+            return f"delete from {table} where {condition}", lambda t: t.rows.pop(key, None)
+        if write == "insert" and (9,) * len(truth.key) not in truth.rows:
+            row = Row(9, "9", "other", 0, self.rng.randint(1, 30))
+            added = tuple(getattr(row, name) for name in truth.key)
+            return (
+                f"insert into {table} values ({', '.join(map(value_of, row))})",
+                lambda t: t.rows.update({added: row}),
+            )
+
+        def update(truth: Truth) -> None:
             if key in truth.rows:
                 truth.rows[key] = truth.rows[key]._replace(other=7)
-        elif key not in truth.rows:
-            row = Row(9, "9", "other", 0, self.rng.randint(1, 30))
-            run(
-                self.project,
-                f"insert into {{schema}}.{name} values ({', '.join(map(value_of, row))})",
-            )
-            truth.rows[key] = row
+
+        return f"update {table} set other = 7 where {condition}", update
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_writers_between(self, project: Any, seed: int) -> None:
+        """Another writer commits between any two calls of a run: as between any two changes."""
+        self.project, self.rng, self.files = project, Random(seed), 0
+        kinds = [kind for kind in KINDS if KINDS[kind].others_write]
+        names = {f"{kind}_{way}": kind for kind in kinds for way in ("few", "spark")}
+        truths = {(kind, name): KINDS[kind].truth() for name, kind in names.items()}
+        self.time = time.time() - 3000
+        for file in (Path(project.project_root) / "landing").glob("*/*.parquet"):
+            file.unlink()
+        for name in names:
+            run(project, f"drop table if exists {{schema}}.{name}")
+        self.land_all(truths)
+        run_dbt(["run", "--select", *names])
+        for _ in range(MANY_STEPS if seed >= 100 else STEPS):
+            before, landed = deepcopy(truths), self.land_all(truths)
+            for name, kind in names.items():
+                sql, change = self.other_write(name, before[kind, name])
+                with foreign_writer(foreign_write(project, sql), self.rng.randrange(12)) as calls:
+                    run_dbt(["run", "--select", name])
+                if not calls.has_written:
+                    run(project, sql)
+                columns = KINDS[kind].columns
+                actual = Counter(rows(project, f"select {columns} from {{schema}}.{name}"))
+                possible = orders(before[kind, name], landed[KINDS[kind].ops], change)
+                fitting = [truth for truth in possible if truth.contents() == actual]
+                assert fitting, (seed, name, sql, landed[KINDS[kind].ops], actual)
+                truths[kind, name] = fitting[0]
+
+    def land_all(self, truths: dict[tuple[str, str], Any]) -> dict[str, list[Change]]:
+        """Land changes of all sources, and return them."""
+        landed: dict[str, list[Change]] = {"ud": [], "udt": []}
+        for ops, all_changes in landed.items():
+            for _ in range(self.rng.randint(1, 3)):
+                all_changes += (batch := changes(self.rng, ops))
+                self.land(ops, batch, truths)
+        return landed
+
+
+def orders(truth: Truth, batch: list[Change], write: Callable[[Truth], None]) -> list[Truth]:
+    """The results of some changes and a write between any two of them."""
+    results = []
+    for place in range(len(batch) + 1):
+        result = deepcopy(truth)
+        for number, change in enumerate(batch):
+            if number == place:
+                write(result)
+            result.apply(change)
+        if place == len(batch):
+            write(result)
+        results.append(result)
+    return results
