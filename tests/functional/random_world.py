@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from tests.functional.random_projects import model
 
 ZONES = ["UTC", "America/New_York", "Australia/Lord_Howe"]
-KEYS = [None, "", "a", "A", "it's", "Ä"]
+KEYS = [None, "", "a", "A", "it's", "Ä", "${x}"]
 # Around a change of the clocks.
 START = 1_772_953_200
 MANY = 900
@@ -33,9 +33,9 @@ class Row(NamedTuple):
 
 
 def literal(value: int | str | None) -> str:
-    """A value in SQL."""
+    """A value in SQL, before its braces are formatted."""
     if isinstance(value, str):
-        return "'" + value.replace("'", r"\'") + "'"
+        return "'" + value.replace("'", r"\'").replace("{", "{{").replace("}", "}}") + "'"
     return "null" if value is None else str(value)
 
 
@@ -56,7 +56,7 @@ SCHEMA = """
 sources:
   - name: world
     schema: "{{ target.schema }}"
-    tables: [{name: raw}]
+    tables: [{name: raw, config: {event_time: at}}]
 models:
   - name: plain
     columns:
@@ -71,6 +71,14 @@ TESTS = {
         f"(select count(*) as c from {RAW} version as of 'fixed') as b where a.c <> b.c"
     ),
 }
+# All days of the source, so that its batches are all its rows.
+DAYS = ["--event-time-start", "2026-03-08", "--event-time-end", "2026-03-10"]
+BATCHES = {"event_time": "at", "batch_size": "day", "begin": "2026-03-08"}
+# Spark runs it as an append.
+HOOK = """
+merge into {{ this }} using (select -7L as id, 'hook' as t) as q on {{ this.identifier }}.id = q.id
+when not matched then insert *
+"""
 DELETES_OTHERS = {"unique_key": "id", "not_matched_by_source_action": "delete"}
 SNAPSHOT = """
 snapshots:
@@ -136,8 +144,12 @@ class World:
                 f"(select count(*) from {RAW} version as of 'fixed') as before",
             ),
             "days": model(
-                {"materialized": "table"},
+                {"materialized": "table", "post_hook": HOOK},
                 f"select id, date_format(at, 'yyyy-MM-dd HH:mm') as t from {RAW}",
+            ),
+            "batched": self._increment(
+                "microbatch",
+                f"select id, n, date_format(at, 'yyyy-MM-dd HH:mm') as t, at from {RAW}",
             ),
             "appended": self._increment(
                 "append",
@@ -156,6 +168,8 @@ class World:
 
     def _increment(self, strategy: str, sql: str) -> str:
         config: dict[str, Any] = {"materialized": "incremental", "incremental_strategy": strategy}
+        if strategy == "microbatch":
+            config |= BATCHES
         if strategy == "merge":
             config |= DELETES_OTHERS
             if self.partitioned:
@@ -186,7 +200,8 @@ class World:
             "totals": [(len(plain), total([row[1] for row in plain]), self.plus)],
             "pinned": [(r.id, r.n) for r in self.fixed],
             "both": [(len(self.rows), len(self.fixed))],
-            "days": [(r.id, minute(r.at, zone)) for r in self.rows],
+            "days": [(-7, "hook"), *((r.id, minute(r.at, zone)) for r in self.rows)],
+            "batched": [(r.id, r.n, minute(r.at, zone)) for r in self.rows],
             "appended": [*appended, *new],
             "snap": of_view,
             "labels": list(self.labels.items()),
@@ -320,6 +335,7 @@ def target_event(world: World) -> Event:
             Event("delete from merged", ("delete from {schema}.merged where id > 10",)),
             Event("empty overwritten", ("delete from {schema}.overwritten",)),
             Event("change labels", ("insert into {schema}.labels values ('A', 9)",)),
+            Event("empty batched", ("delete from {schema}.batched where n > 1",)),
             Event("append", ("insert into {schema}.appended values (17, 1)",)),
             Event("drop", (plain,)),
             Event("drop totals", ("drop table {schema}.totals",)),
