@@ -39,6 +39,10 @@ STRATEGIES = ["merge", "delete+insert", "insert_overwrite", "append"]
 KEYED = ("merge", "delete+insert")
 COLUMNS = {"id": "bigint", "k": "string", "n": "bigint"}
 
+QUERIED = """
+{% if execute %}{% set q = run_query('select max(id) + 1, count(*) from ' ~ this).rows[0] %}{% endif %}
+select {{ q[0] if q }} as id, 'next' as k, {{ q[1] if q }} as n"""
+
 
 @dataclass(frozen=True)
 class Build:
@@ -101,6 +105,9 @@ class RandomIncrements:
     def _of_itself(self) -> tuple[str, Change]:
         if self.strategy == "append":
             sql = "select max(id) + 1 as id, 'next' as k, count(*) as n from {{ this }}"
+            if self.rng.random() < 0.5:
+                # The query runs before the model's statement.
+                sql = QUERIED
             return sql, lambda rows: [*rows, (_greatest(rows) + 1, "next", len(rows))]
         sql = "select id, k, n + 1 as n from {{ this }} where n % 2 = 0"
 

@@ -28,17 +28,35 @@ MODELS = {
         {},
         NEW + "not exists (select 1 from {{ this }} as t where t.id = q.id) {% endif %}",
     ),
+    "queried": (
+        {},
+        "{% set n = run_query('select max(id) from ' ~ this).columns[0][0] if is_incremental() else 0 %}"
+        f"select * from ({SQL}) as q where id > {{{{ n }}}}",
+    ),
     "hooked": ({"post_hook": HOOK}, SQL + "{% if is_incremental() %} where false {% endif %}"),
 }
+
+PYTHON = """
+def model(dbt, session):
+    dbt.config(materialized="incremental")
+    n = dbt.config.get("n") or 1
+    newest = 0
+    if dbt.is_incremental:
+        newest = session.sql(f"select max(id) from {dbt.this}").collect()[0][0]
+    return session.sql(f"select {n} as id, 'dbt' as who").where(f"id > {newest}")
+"""
+NAMES = [*MODELS, "in_python"]
 
 
 class TestKeysOfAnotherWriter:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        return {
+        files = {
             f"{name}.sql": model({"materialized": "incremental", **config}, sql)
             for name, (config, sql) in MODELS.items()
         }
+        config = "models: [{name: in_python, config: {n: \"{{ var('n', 1) }}\"}}]"
+        return {**files, "in_python.py": PYTHON, "models.yml": config}
 
     def test_no_key_is_there_twice(self, project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         run_dbt(["run"])
@@ -47,11 +65,11 @@ class TestKeysOfAnotherWriter:
             run_dbt(["run", "--vars", "n: 2"])
         project.adapter.build = None
         project.adapter.Relation = type(project.adapter).Relation
-        for name in MODELS:
+        for name in NAMES:
             run_as_another(project, f"insert into {{schema}}.{name} values (2, 'other')")
         result = command(project, "publish", "b1")
         assert result.exit_code == 1
-        for name in MODELS:
+        for name in NAMES:
             assert f".{name} has the new snapshot" in result.output
             query = f"select * from {{schema}}.{name} order by id"
             assert rows(project, query) == [(1, "dbt"), (2, "other")]

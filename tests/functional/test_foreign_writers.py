@@ -26,24 +26,34 @@ def model(select: str, strategy: str, **config: str) -> str:
 COUNT = "select id, n + 1 as n from {{ this }}"
 # What comes after the greatest id.
 NEXT = "select max(id) + 1 as id, 0 as n from {{ this }}"
+# The same by a query that runs before the model's statement.
+QUERIED = "{{% set n = run_query('select max({0}) + 1 from ' ~ this).columns[0][0] %}}"
+COUNT_QUERIED = QUERIED.format("n") + "select 1 as id, {{ n }} as n"
+NEXT_QUERIED = QUERIED.format("id") + "select {{ n }} as id, 0 as n"
 MODELS = {
     "merged": model(COUNT, "merge", unique_key="id"),
     "merged_by_spark": model(COUNT, "merge", unique_key="id", merge_engine="spark"),
     "deleted": model(COUNT, "delete+insert", unique_key="id"),
     "overwritten": model(COUNT, "insert_overwrite"),
     "appended": model(NEXT, "append"),
+    "merged_queried": model(COUNT_QUERIED, "merge", unique_key="id"),
+    "merged_by_spark_queried": model(COUNT_QUERIED, "merge", unique_key="id", merge_engine="spark"),
+    "appended_queried": model(NEXT_QUERIED, "append"),
 }
+APPENDED = ("appended", "appended_queried")
 # What another run of the same model does to the table.
 FOREIGN = {
-    "appended": "insert into {schema}.appended select max(id) + 1, 0 from {schema}.appended",
+    name: f"insert into {{schema}}.{name} select max(id) + 1, 0 from {{schema}}.{name}"
+    for name in APPENDED
 }
 UPDATE = "update {{schema}}.{name} set n = n + 1"
 # The table after so many runs.
-EXPECTED = {"appended": lambda runs: [(n + 1, 0) for n in range(runs + 1)]}
+EXPECTED = dict.fromkeys(APPENDED, lambda runs: [(n + 1, 0) for n in range(runs + 1)])
 
 
 # Small tables are written by dbt's process, the others by Spark.
-SMALL = ["merged", "appended"]
+SMALL = ["merged", "appended", "merged_queried", "appended_queried"]
+FAST = ("deleted", "merged", "merged_by_spark_queried", "appended_queried")
 
 
 def foreign_write(project: Any, sql: str) -> Callable[[], None]:
@@ -106,7 +116,7 @@ class TestManyRows(SelfReading):
     @pytest.mark.parametrize(
         "name",
         [
-            name if name in ("deleted", "merged") else pytest.param(name, marks=pytest.mark.slow)
+            name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
             for name in sorted(MODELS)
         ],
     )

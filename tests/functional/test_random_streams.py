@@ -118,19 +118,19 @@ class TestRandomStreams:
 
     def other_write(self, name: str, truth: Truth) -> tuple[str, Callable[[Truth], None]]:
         """A write to a table in SQL, and what it does to the rows."""
-        key = self.rng.choice([*truth.rows, (9,) * len(truth.key)])
+        row = Row(9, "9", "other", 0, self.rng.randint(1, 30))
+        new_key = tuple(getattr(row, column) for column in truth.key)
+        key = self.rng.choice([*truth.rows, new_key])
         condition = " and ".join(
             f"{column} <=> {value_of(part)}" for column, part in zip(truth.key, key, strict=True)
         )
         table, write = f"{{schema}}.{name}", self.rng.choice(["delete", "update", "insert"])
         if write == "delete":
             return f"delete from {table} where {condition}", lambda t: t.rows.pop(key, None)
-        if write == "insert" and (9,) * len(truth.key) not in truth.rows:
-            row = Row(9, "9", "other", 0, self.rng.randint(1, 30))
-            added = tuple(getattr(row, name) for name in truth.key)
+        if write == "insert" and new_key not in truth.rows:
             return (
                 f"insert into {table} values ({', '.join(map(value_of, row))})",
-                lambda t: t.rows.update({added: row}),
+                lambda t: t.rows.update({new_key: row}),
             )
 
         def update(truth: Truth) -> None:
@@ -165,7 +165,8 @@ class TestRandomStreams:
                 actual = Counter(rows(project, f"select {columns} from {{schema}}.{name}"))
                 possible = orders(before[kind, name], landed[KINDS[kind].ops], change)
                 fitting = [truth for truth in possible if truth.contents() == actual]
-                assert fitting, (seed, name, sql, landed[KINDS[kind].ops], actual)
+                wrong = [(t.contents() - actual, actual - t.contents()) for t in possible]
+                assert fitting, (seed, name, sql, landed[KINDS[kind].ops], *wrong)
                 truths[kind, name] = fitting[0]
 
     def land_all(self, truths: dict[tuple[str, str], Any]) -> dict[str, list[Change]]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
     from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
     from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
-    from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
+    from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 
 logger = Logger()
 
@@ -162,14 +162,30 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
 
         return append_few_rows(self.get_thread_connection().handle, name, query, branch)
 
-    def read_set(self, sql: str) -> ReadSet | None:
-        """Return what a statement reads, in the versions of now; None if that is unknown.
+    def read_check(self, sql: str, target: QualifiedName) -> ReadCheck:
+        """Return what a write of a query's rows must check.
 
         Args:
-            sql: the statement.
+            sql: the query.
+            target: the table that gets the rows.
+
+        Raises:
+            TableChanged: the model has queried a version of the table that is not there any more.
         """
+        from dbt.adapters.iceberg_stream.sessions.node_queries import read_check
+
         handle: Handle = self.get_thread_connection().handle
-        return handle.read_set(handle.prepare(sql))
+        return read_check(handle, handle.prepare(sql), target)
+
+    def note_query(self, sql: str) -> None:
+        """Note what a query reads of the table of this thread's node, before code of it runs.
+
+        Args:
+            sql: the query.
+        """
+        from dbt.adapters.iceberg_stream.sessions.node_queries import note_query
+
+        note_query(self.get_thread_connection().handle, sql)
 
     def discard_session(self) -> None:
         """Keep this thread's session from other nodes, because code of the user may change it."""

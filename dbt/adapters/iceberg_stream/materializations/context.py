@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredent
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
-from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
+from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,8 @@ class MaterializationContext:
             returns them; None if they are too many for this process, or Spark is a cluster.
         append_few_rows: runs a query once, appends its rows to a table or one of its branches, and
             returns the outcome; None if nothing was written, because Spark must append them.
-        read_set: returns what a statement reads, in the versions of now; None if that is unknown.
+        note_query: notes what a query reads of the model's own table, before the model runs.
+        read_check: returns what a write of a query's rows to a table must check.
         database_errors: returns a context that converts errors of a statement to dbt's errors; its
             argument is the statement's text.
         check_canceled: raises StatementError if the command was canceled.
@@ -63,7 +64,8 @@ class MaterializationContext:
     execute: Callable[[str], IcebergStreamResponse]
     few_rows: Callable[[str, Metadata | None], pa.Table | None]
     append_few_rows: Callable[[QualifiedName, str, str | None], Outcome | None]
-    read_set: Callable[[str], ReadSet | None]
+    note_query: Callable[[str], None]
+    read_check: Callable[[str, QualifiedName], ReadCheck]
     database_errors: Callable[[str], AbstractContextManager[None]]
     check_canceled: Callable[[], None]
     reach: StorageReach

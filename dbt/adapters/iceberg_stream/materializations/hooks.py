@@ -106,6 +106,13 @@ class MaterializationHooks(metaclass=AdapterMeta):
         return is_previewed(metadata, getattr(relation, "branch", None) or MAIN)
 
     @available.parse_none
+    def check_increment(self, relation: BaseRelation, staging: BaseRelation) -> None:
+        """Check that an increment was not computed from a table that has changed since."""
+        from dbt.adapters.iceberg_stream.materializations.merge import check_increment
+
+        check_increment(self.context(relation.database), relation, staging)
+
+    @available.parse_none
     def append_few_rows(self, relation: BaseRelation, query: str) -> IcebergStreamResponse | None:
         """Append the rows of a query if they are few; return None if Spark must append them."""
         from dbt.adapters.iceberg_stream.materializations.append import append_few_rows

@@ -26,7 +26,6 @@ from dbt.adapters.iceberg_stream.sql.merge import (
 )
 from dbt.adapters.iceberg_stream.sql.statements import split
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
-from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     new_write_id,
     snapshot_properties,
@@ -246,6 +245,26 @@ def is_previewed(metadata: Metadata | None, branch: str) -> bool:
     return size is not None and int(size) <= MOST_PREVIEWED_BYTES
 
 
+def check_increment(
+    context: MaterializationContext, relation: BaseRelation, staging: BaseRelation
+) -> None:
+    """Check that an increment was not computed from a table that has changed since.
+
+    Args:
+        context: what the materialization needs of the adapter.
+        relation: the table.
+        staging: the new rows.
+
+    Raises:
+        DbtDatabaseError: it was, or the catalog refuses.
+    """
+    name = table_name(relation)
+    qualified = context.catalogs.qualified(context.catalog.name, name)
+    with context.database_errors(f"merge into {relation}"):
+        check = context.read_check(f"select * from {staging}", qualified)
+        check.check_attempt(context.catalog.metadata(name))
+
+
 def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan, columns: _Columns) -> str:
     target, source = MergeClauses.target, MergeClauses.source
     updates = [(name, columns.type_of(name)) for name in plan.updates]
@@ -272,7 +291,7 @@ def _merge(
     name, write_id = table_name(relation), new_write_id()
     qualified = context.catalogs.qualified(context.catalog.name, name)
     with context.database_errors(f"merge into {relation}"):
-        read_check = ReadCheck(context.catalogs, qualified, context.read_set(query))
+        read_check = context.read_check(query, qualified)
         # On a cluster, Spark is closer to the files than this process.
         runner = on_cluster(partial(_map_in_arrow, context)) if context.is_remote else in_threads
         try:

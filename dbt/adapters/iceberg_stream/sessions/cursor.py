@@ -9,6 +9,7 @@ from dbt_common.events.contextvars import get_node_info
 
 from dbt.adapters.iceberg_stream.engines.session import as_rows
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.sessions.node_queries import note_query
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
 from dbt.adapters.iceberg_stream.sessions.write import Write
@@ -104,6 +105,7 @@ class Cursor:
                 alters = self._statement.verb == "alter" and not self._statement.on_view
                 self._handle.on_write(write.target, rows_changed=not alters)
         elif self._statement.verb in QUERY_VERBS:
+            note_query(self._handle, sql)
             self._table, self._from_cache = self._handle.query(sql)
         else:
             view = temporary_view(sql) if self._statement.verb in VIEW_VERBS else None

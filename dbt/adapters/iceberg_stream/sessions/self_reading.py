@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from dbt.adapters.iceberg_stream.builds.names import without_build
-from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
@@ -15,7 +14,6 @@ from dbt.adapters.iceberg_stream.sql.aliases import with_target_alias
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import with_target
 from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck, changed_message
-from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     READS_TARGET,
     spark_settings,
@@ -28,9 +26,8 @@ NOTHING_VISIBLE = "Nothing of the statement is visible. Run the model again."
 def write_from_target(
     handle: SessionHandle,
     sql: str,
-    target: QualifiedName,
     branch: str | None,
-    read_set: ReadSet,
+    check: ReadCheck,
     write_id: str,
 ) -> bool:
     """Run a statement on a branch of its target, which the target gets if it has not changed.
@@ -38,9 +35,8 @@ def write_from_target(
     Args:
         handle: runs it.
         sql: the statement.
-        target: the table that it reads and changes.
         branch: the branch that it changes; None for main.
-        read_set: what it reads.
+        check: what it reads, and the table that it reads and changes.
         write_id: id of the write.
 
     Returns:
@@ -49,13 +45,13 @@ def write_from_target(
     Raises:
         StatementError: it failed, or the target has changed; nothing of it is visible.
     """
+    target = check.table
     catalog, name = handle.catalogs.split(target)
     work = WorkBranch(catalog, name, write_id, branch or MAIN)
     try:
         metadata = work.begin()
         with ExitStack() as undo:
             undo.callback(work.remove)
-            check = ReadCheck(handle.catalogs, target, read_set)
             check.check_attempt(metadata or catalog.metadata(name))
             if metadata is None:
                 undo.pop_all()
@@ -71,15 +67,14 @@ def write_from_target(
     return True
 
 
-def reads_published(target: QualifiedName, read_set: ReadSet | None) -> bool:
-    """Return whether a statement reads the published version of the staged table that it changes.
+def reads_published(check: ReadCheck) -> bool:
+    """Return whether rows are computed from the published version of the staged table they go to.
 
     Args:
-        target: the table that it changes.
-        read_set: what it reads; None if that is unknown.
+        check: what was read, and the table that gets the rows.
     """
-    published = without_build(target)
-    return read_set is not None and published != target and published in read_set.versions
+    published = without_build(check.table)
+    return published != check.table and published in check.reads
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from dbt.adapters.iceberg_stream.sessions.merges import Merges
 from dbt.adapters.iceberg_stream.sessions.session_results import SessionResults
 from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
 from dbt.adapters.iceberg_stream.sql.queries import Reads, reads
+from dbt.adapters.iceberg_stream.tables.commit.read_check import NOTHING
 from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet, capture_read_set
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class SessionHandle:
         self.views: dict[str, Reads | None] = {}
         # What the cached ones among them had read when they were cached; None if unknown.
         self.cached: dict[str, ReadSet | None] = {}
+        # The node's own table, in the version that its queries have read; see `node_queries.py`.
+        self.queried = NOTHING
         self._ended = threading.Event()
         self._on_close = on_close
         self._on_lost = on_lost
@@ -250,9 +253,17 @@ class SessionHandle:
         """
         for view, read_set in self.cached.items():
             if read_set is not None and table in read_set.versions:
-                metadata = None if rows_changed else self.catalogs.metadata(table, history=False)
-                kept = None if metadata is None else read_set.with_schema(table, metadata)
-                self.cached[view] = kept
+                self.cached[view] = self._after_write(read_set, table, rows_changed)
+        if table in self.queried.versions:
+            kept = self._after_write(self.queried, table, rows_changed)
+            others = [name for name in self.queried.versions if name != table]
+            self.queried = kept or self.queried.only(others)
+
+    def _after_write(
+        self, read_set: ReadSet, table: QualifiedName, rows_changed: bool
+    ) -> ReadSet | None:
+        metadata = None if rows_changed else self.catalogs.metadata(table, history=False)
+        return None if metadata is None else read_set.with_schema(table, metadata)
 
     def drop_relations(self, namespace: Sequence[str]) -> None:
         """Drop the tables and views of a namespace, unless it is in no catalog of the profile.
@@ -305,6 +316,7 @@ class SessionHandle:
     def reopen(self) -> None:
         """Prepare the session for another node."""
         self._ended.clear()
+        self.queried = NOTHING
         self._information_schema.drop()
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
+from dbt.adapters.iceberg_stream.sessions.node_queries import read_check
 from dbt.adapters.iceberg_stream.sessions.self_reading import reads_published
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
 from dbt.adapters.iceberg_stream.sessions.small_tables import LeftToSpark, SmallTables
@@ -23,8 +24,6 @@ from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
 
 logger = Logger()
 
@@ -55,11 +54,11 @@ def append_few_rows(
         metadata = _appendable(tables, name, branch or MAIN)
         if metadata is None:
             return None
-        read_set = handle.read_set(query)
+        check = read_check(handle, query, name)
         rows = handle.few_rows(query)
         if rows is None:
             return None
-        return _append(handle, tables, name, metadata, rows, branch, read_set)
+        return _append(handle, tables, metadata, rows, branch, check)
     except CatalogError as error:
         raise StatementError(str(error)) from error
 
@@ -80,11 +79,10 @@ def _appendable(tables: SmallTables, name: QualifiedName, branch: str) -> Metada
 def _append(
     handle: SessionHandle,
     tables: SmallTables,
-    name: QualifiedName,
     metadata: Metadata,
     rows: pa.Table,
     branch: str | None,
-    read_set: ReadSet | None,
+    check: ReadCheck,
 ) -> Outcome | None:
     import pyarrow as pa
 
@@ -94,10 +92,10 @@ def _append(
     from dbt.adapters.iceberg_stream.tables.ingest.appending import arrange
     from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 
+    name = check.table
     catalog, table = tables.catalogs.split(name)
     properties = snapshot_properties(new_write_id(), handle.principal_of(catalog.name))
-    check = ReadCheck(tables.catalogs, name, read_set)
-    if check.reads_target or reads_published(name, read_set):
+    if check.reads_target or reads_published(check):
         properties[READS_TARGET] = "true"
 
     def check_base(base: Metadata | None) -> None:

@@ -16,7 +16,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sessions.missing_columns import explain_missing_column
@@ -28,7 +28,6 @@ from dbt.adapters.iceberg_stream.tables.commit.outcome import (
     find_file_delete,
     find_outcome,
 )
-from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     PRINCIPAL,
     new_write_id,
@@ -39,6 +38,7 @@ from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
     from dbt.adapters.iceberg_stream.catalog.metadata import SnapshotSummary
+    from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 
 logger = Logger()
 
@@ -92,15 +92,17 @@ class Write:
             properties.setdefault(PRINCIPAL, "")
         if self._replace_small_table(sql, properties):
             return
-        read_set = None if self._rebuilds else self.handle.read_set(sql)
+        check = None
+        if self.target is not None and not self._rebuilds:
+            check = self._read_check(sql, self.target)
         self.handle.session.configure(spark_settings(properties))
         find = self._find_outcome(write_id)
-        if self._write_from_target(sql, read_set, write_id):
+        if self._write_from_target(sql, check, write_id):
             self.outcome = self._committed(find)
             return
         try:
-            with self._turn(), self._mark(read_set):
-                self._run_write(sql, read_set)
+            with self._turn(), self._mark(check):
+                self._run_write(sql, check)
         except StatementError as error:
             if not error.commit_state_unknown or not self._commits_snapshot():
                 if self.target is not None and self.statement.verb in INSERTING_VERBS:
@@ -124,19 +126,26 @@ class Write:
     def _rebuilds(self) -> bool:
         return self.statement.verb in REBUILDS
 
-    def _write_from_target(self, sql: str, read_set: ReadSet | None, write_id: str) -> bool:
+    def _read_check(self, sql: str, target: QualifiedName) -> ReadCheck:
+        from dbt.adapters.iceberg_stream.sessions.node_queries import read_check
+
+        try:
+            return read_check(self.handle, sql, target)
+        except CommitConflict as error:
+            raise StatementError(str(error)) from error
+
+    def _write_from_target(self, sql: str, check: ReadCheck | None, write_id: str) -> bool:
         """Run a statement whose rows are computed from its target; return whether it was run."""
-        if self.target is None or read_set is None or self.target not in read_set.versions:
+        if check is None or not check.reads_target:
             return False
         # Of rows that are read while it runs, Spark's MERGE knows which others change.
-        if not self._appends(sql) and not self.handle.is_cached(sql, self.target):
+        was_read_before = check.table in check.queried.versions
+        if not (was_read_before or self._appends(sql) or self.handle.is_cached(sql, check.table)):
             return False
         from dbt.adapters.iceberg_stream.sessions.self_reading import write_from_target
 
         with self._turn():
-            return write_from_target(
-                self.handle, sql, self.target, self.statement.branch, read_set, write_id
-            )
+            return write_from_target(self.handle, sql, self.statement.branch, check, write_id)
 
     def _appends(self, sql: str) -> bool:
         if self.statement.verb != "merge":
@@ -200,17 +209,17 @@ class Write:
             return nullcontext()
         return self.handle.merges.turn(self.target)
 
-    def _mark(self, read_set: ReadSet | None) -> AbstractContextManager[None]:
+    def _mark(self, check: ReadCheck | None) -> AbstractContextManager[None]:
         """Mark the write if it reads the published version of its staged target."""
         from dbt.adapters.iceberg_stream.sessions.self_reading import marked, reads_published
 
-        if self.target is None or not reads_published(self.target, read_set):
+        if check is None or not reads_published(check):
             return nullcontext()
         return marked(self.handle)
 
-    def _run_write(self, sql: str, read_set: ReadSet | None) -> None:
+    def _run_write(self, sql: str, check: ReadCheck | None) -> None:
         """Run a write; retry after a conflict while its read set has not changed."""
-        handle, catalogs, rebuilds = self.handle, self.handle.catalogs, self._rebuilds
+        handle, rebuilds = self.handle, self._rebuilds
 
         def may_retry(error: BaseException) -> bool:
             if not isinstance(error, StatementError):
@@ -222,9 +231,9 @@ class Write:
                 return False
             if error.commit_state_unknown or handle.canceled:
                 return False
-            if rebuilds or read_set is None:
+            if rebuilds or check is None or check.read_set is None:
                 return rebuilds
-            if changed := read_set.changed(catalogs):
+            if changed := check.changed():
                 error.add(
                     f"The adapter did not retry the statement: {'.'.join(changed)} has changed, "
                     "and the rows were computed from it."

@@ -5,12 +5,15 @@ Article on the write contract, "Conflict Resolution": the read set of the rows d
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import TableChanged
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
+
+NOTHING = ReadSet({})
 
 
 @dataclass(frozen=True)
@@ -20,17 +23,34 @@ class ReadCheck:
     Attributes:
         catalogs: the catalogs of the tables.
         table: the table to which they are written.
-        read_set: what was read; None if that is unknown.
+        read_set: what the statement read; None if that is unknown.
+        queried: the table, in the version that earlier queries of the same model read.
     """
 
     catalogs: Catalogs
     table: QualifiedName
     read_set: ReadSet | None
+    queried: ReadSet = NOTHING
+
+    @property
+    def reads(self) -> Collection[QualifiedName]:
+        """The tables and views that are known to have been read."""
+        versions = () if self.read_set is None else self.read_set.versions
+        return {*versions, *self.queried.versions}
 
     @property
     def reads_target(self) -> bool:
         """Whether the rows were computed from the table to which they are written."""
-        return self.read_set is not None and self.table in self.read_set.versions
+        return self.table in self.reads
+
+    def check_queried(self) -> None:
+        """Check that what earlier queries read is still there.
+
+        Raises:
+            TableChanged: the table has changed.
+        """
+        if (changed := self.queried.changed(self.catalogs)) is not None:
+            raise TableChanged(changed_message(changed))
 
     def check_attempt(self, metadata: Metadata | None) -> None:
         """Check an attempt to commit the rows.
@@ -41,8 +61,9 @@ class ReadCheck:
         Raises:
             TableChanged: the rows were computed from the table, which has changed.
         """
-        if self.read_set is not None and self.read_set.has_changed(self.table, metadata):
-            raise TableChanged(changed_message(self.table))
+        for read_set in (self.read_set or NOTHING, self.queried):
+            if read_set.has_changed(self.table, metadata):
+                raise TableChanged(changed_message(self.table))
 
     def check_repetition(self) -> None:
         """Check whether a write that conflicts may be repeated with the same rows.
@@ -56,8 +77,13 @@ class ReadCheck:
                 "it is visible. It was not repeated, because the adapter does not know which "
                 "tables its rows were computed from. Run the model again."
             )
-        if (changed := self.read_set.changed(self.catalogs)) is not None:
+        if (changed := self.changed()) is not None:
             raise TableChanged(changed_message(changed))
+
+    def changed(self) -> QualifiedName | None:
+        """Return a table or view that has changed since it was read; None if none is known."""
+        read_sets = (self.read_set or NOTHING, self.queried)
+        return next(filter(None, (each.changed(self.catalogs) for each in read_sets)), None)
 
 
 def changed_message(table: QualifiedName) -> str:

@@ -63,6 +63,25 @@ class ReadSet:
         version = _version(metadata, self.as_of.get(name, CURRENT))
         return version[:3] != self.versions[name][:3]
 
+    def only(self, names: Iterable[QualifiedName]) -> ReadSet:
+        """Return what is read of some relations.
+
+        Args:
+            names: the relations.
+        """
+        return ReadSet(
+            {name: self.versions[name] for name in names},
+            as_of={name: self.as_of.get(name, CURRENT) for name in names},
+        )
+
+    def __or__(self, other: ReadSet) -> ReadSet:
+        """Return what both read; of a relation that both read, what the other one does."""
+        return replace(
+            self,
+            versions={**self.versions, **other.versions},
+            as_of={**self.as_of, **other.as_of},
+        )
+
     def with_schema(self, name: QualifiedName, metadata: Metadata) -> ReadSet:
         """Return the read set of the same rows, after the reader itself changed the columns.
 

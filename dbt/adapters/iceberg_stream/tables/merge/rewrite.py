@@ -144,11 +144,14 @@ class RewriteMerge:
             self._attempt += 1
             with self._remove_on_error(base):
                 merged, change = self._rewrite(base)
+            check = self.read_check.check_attempt if self.read_check else None
             if change is None:
+                # The rows may only be there because another writer has made the same change.
+                if check:
+                    check(base.metadata)
                 return merged
             # From here on the committer owns the files, except after ValidationFailed.
             try:
-                check = self.read_check.check_attempt if self.read_check else None
                 committed = Committer(self.catalog, self.name, change, base, check=check).commit()
                 return replace(merged, committed=committed)
             except ValidationFailed:

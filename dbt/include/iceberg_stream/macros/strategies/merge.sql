@@ -57,6 +57,10 @@
   {%- if found[0] > 0 -%}
     {% do iceberg_stream__raise_duplicate_keys(arg_dict) %}
   {%- endif -%}
+  {#- The rows may only be there because another writer has made the same change. -#}
+  {%- if looks and not found[1] -%}
+    {% do adapter.check_increment(arg_dict['target_relation'], arg_dict['temp_relation']) %}
+  {%- endif -%}
   {{ return(found[1] > 0) }}
 {% endmacro %}
 
