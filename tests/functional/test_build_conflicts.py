@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import Any
 
 import pytest
 from dbt.tests.util import run_dbt
 
-from tests.functional.builds import build_names, command, run_as_another
+from dbt.adapters.iceberg_stream.builds.errors import BuildConflict
+from tests.functional.builds import (
+    AtomicProject,
+    build_names,
+    command,
+    published,
+    run_as_another,
+)
+from tests.functional.foreign_writer import foreign_writer
 from tests.functional.lake import rows
 from tests.functional.random_projects import model
 
@@ -74,3 +83,35 @@ class TestKeysOfAnotherWriter:
             query = f"select * from {{schema}}.{name} order by id"
             assert rows(project, query) == [(1, "dbt"), (2, "other")]
         assert command(project, "discard", *build_names(project)).exit_code == 0
+
+
+class TestConflictAtTheEnd(AtomicProject):
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        merged = model({"materialized": "incremental", "unique_key": "id"}, SQL)
+        return {"merged.sql": merged, "other.sql": model({"materialized": "table"}, SQL)}
+
+    def test_the_models_are_built_again_and_published(
+        self, project: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with foreign_writer(lambda: None, None) as calls:
+            run_dbt(["run"])
+        sql = "insert into {schema}.merged values (9, 'other')"
+
+        def write() -> None:
+            # A thread has one connection at a time.
+            writer = Thread(target=run_as_another, args=(project, sql))
+            writer.start()
+            writer.join()
+
+        with foreign_writer(write, calls.names.index("commit_all")), pytest.raises(BuildConflict):
+            run_dbt(["run", "--vars", "n: 2"])
+        (build,) = build_names(project)
+        with monkeypatch.context() as patch:
+            patch.setenv("ICEBERG_STREAM_BUILD", build)
+            run_dbt(["run", "--select", "merged+", "--vars", "n: 2"])
+        project.adapter.build = None
+        result = command(project, "publish", build)
+        assert (result.exit_code, result.output) == (0, result.output)
+        assert published(project, "merged") == [(1, "dbt"), (2, "dbt"), (9, "other")]
+        assert published(project, "other") == [(2, "dbt")]

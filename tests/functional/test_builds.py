@@ -118,9 +118,10 @@ class TestFailure(Shop):
         assert published(project, "orders") == [(0, 1), (1, 1), (2, 1)]
         assert published(project, "totals") == [(3,)]
         assert published(project, "large") == [(1, 1), (2, 1)]
-        # A retry of the test alone belongs to the build, too.
-        for _ in range(2):
-            results = run_dbt(["retry"], expect_pass=False)
+        # A retry of the test alone belongs to the build, too, also with a copy of the artifacts.
+        copy = Path(project.project_root, "target").rename(Path(project.project_root, "artifacts"))
+        for state in (["--state", copy.name], []):
+            results = run_dbt(["retry", *state], expect_pass=False)
             assert [r.node.name for r in results] == ["few_orders"]
         # The test is corrected; the models need not run again.
         write_file("select 1 where false", project.project_root, "tests", "few_orders.sql")
@@ -284,7 +285,8 @@ class TestWhatRunsAfterwards(Shop):
 
     @pytest.fixture(scope="class")
     def project_config_update(self) -> dict[str, Any]:
-        return {"on-run-end": "{% if var('broken', false) %}{{ nothing.at_all() }}{% endif %}"}
+        broken = "{% if var('broken', false) %}{{ nothing.at_all() }}{% endif %}"
+        return {"on-run-end": [broken, "{% if var('ends', true) %}{% else %}select no{% endif %}"]}
 
     def test_a_procedure_waits_for_the_publication(
         self, project: Any, capsys: pytest.CaptureFixture[str]
@@ -320,6 +322,21 @@ class TestWhatRunsAfterwards(Shop):
         assert published(project, "orders") == [(0, 3), (1, 3), (2, 3)]
         assert command(project, "publish", build).exit_code == 1
         assert command(project, "discard", build).exit_code == 0
+
+    def test_an_on_run_end_that_fails(
+        self, project: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run_dbt(["run", *variables(version=5, ends=False)], expect_pass=False)
+        (build,) = build_names(project)
+        assert f"the same command after a correction with ICEBERG_STREAM_BUILD={build}" in " ".join(
+            capsys.readouterr().out.split()
+        )
+        with monkeypatch.context() as patch:
+            patch.setenv("ICEBERG_STREAM_BUILD", build)
+            run_dbt(["run", *variables(version=5)])
+        project.adapter.build = None
+        assert command(project, "publish", build).exit_code == 0
+        assert published(project, "orders") == [(0, 5), (1, 5), (2, 5)]
 
 
 class TestOptOut(AtomicProject):

@@ -82,3 +82,17 @@ def test_retry_continues_the_build_of_the_last_results(tmp_path: Path) -> None:
     # A later command published its models immediately.
     results(target, "another")
     assert retried_settings(target, KEEP) is None
+
+
+def test_retry_after_a_killed_run_continues_the_build_before(tmp_path: Path) -> None:
+    write_state(tmp_path, BuildSettings("first", True, False, KEEP), INVOCATION, interrupted=False)
+    results(tmp_path, INVOCATION)
+    for number in range(3):
+        killed = BuildSettings(f"killed-{number}", True, False, KEEP)
+        write_state(tmp_path, killed, f"of-{number}", interrupted=False)
+    assert retried_settings(tmp_path, KEEP) == BuildSettings("first", True, True, KEEP)
+    for number in range(100):
+        write_state(tmp_path, killed, f"of-{number}", interrupted=False)
+    assert len((tmp_path / "iceberg_stream_build.json").read_text()) < 3000
+    (tmp_path / "iceberg_stream_build.json").write_text('{"comm')
+    assert retried_settings(tmp_path, KEEP) is None

@@ -358,7 +358,7 @@ class BuildRun:
         if self.settings.publishes:
             failed += planned
             if not failed:
-                self._publish(relations)
+                self._publish(relations, record)
                 return
         self._warn_of_calls()
         # Also of a command that has staged nothing, such as a retry of tests.
@@ -373,11 +373,18 @@ class BuildRun:
         one = len(relations) == 1
         count = "one staged relation" if one else f"{len(relations)} staged relations"
         if failed:
+            again = "`dbt retry` after a correction"
+            if all(node.startswith(HOOK) for node in failed):
+                # dbt retries nodes only.
+                again = (
+                    f"the same command after a correction with ICEBERG_STREAM_BUILD={self.name}, "
+                    f"then `iceberg-stream publish {self.name}`"
+                )
             logger.warning(
                 f"The build `{self.name}` was not published: {_list(node_titles(failed))} "
-                f"failed or were not run. Its {count} stay{'s' if one else ''}. Run "
-                f"`dbt retry` after a correction, or `iceberg-stream diff --build {self.name}` "
-                f"to see what changed, or `iceberg-stream discard {self.name}`."
+                f"failed or were not run. Its {count} stay{'s' if one else ''}. Run {again}; "
+                f"or `iceberg-stream diff --build {self.name}` to see what changed, or "
+                f"`iceberg-stream discard {self.name}`."
             )
         else:
             logger.info(
@@ -385,11 +392,16 @@ class BuildRun:
                 f"shows what changed, `iceberg-stream publish {self.name}` publishes it."
             )
 
-    def _publish(self, relations: Mapping[Name, str]) -> None:
+    def _publish(self, relations: Mapping[Name, str], record: CommandRecord) -> None:
         from dbt.adapters.iceberg_stream.builds.build import discard_abandoned
 
         catalog = self._catalog()
-        publication = self._publish_relations(relations)
+        try:
+            publication = self._publish_relations(relations)
+        except (DbtRuntimeError, OSError):
+            # Another command may complete the build, and `publish` then asks how this one ended.
+            self._store(record)
+            raise
         with self._lock:
             self._relations.clear()
             self._loaded.clear()

@@ -19,7 +19,9 @@ PUBLISH_CHOICES = (IMMEDIATELY, ATOMIC)
 PUBLISH, BUILD = "iceberg_stream_publish", "iceberg_stream_build"
 # Statuses of nodes that `dbt retry` runs again.
 RETRIED = {"error", "fail", "skipped", "runtime error", "partial success"}
-STATE_FILE = "iceberg_stream_build.json"
+STATE_FILE, RESULTS_FILE = "iceberg_stream_build.json", "run_results.json"
+# Of how many commands the builds are noted.
+KEPT_COMMANDS = 20
 
 
 @dataclass(frozen=True)
@@ -85,27 +87,31 @@ def write_state(
         invocation_id: dbt's id of the command.
         interrupted: whether the command was interrupted.
     """
+    commands = _read_state(target)
+    # The order is that of their ends: the results that dbt has are of one of the last commands.
+    commands.pop(invocation_id, None)
     state = {"build": settings.name, "publishes": settings.publishes, "interrupted": interrupted}
+    commands[invocation_id] = state
+    kept = dict(list(commands.items())[-KEPT_COMMANDS:])
     target.mkdir(parents=True, exist_ok=True)
-    (target / STATE_FILE).write_text(json.dumps({**state, "invocation_id": invocation_id}))
+    (target / STATE_FILE).write_text(json.dumps({"commands": kept}))
 
 
-def retried_settings(target: Path, keep: timedelta) -> BuildSettings | None:
+def retried_settings(folder: Path, keep: timedelta) -> BuildSettings | None:
     """Return the build of the command that `dbt retry` continues; None if it had none.
 
     Args:
-        target: dbt's target folder.
+        folder: where dbt reads the command's results.
         keep: how long builds are kept.
 
     Raises:
         BuildError: that command was interrupted.
     """
     try:
-        state = json.loads((target / STATE_FILE).read_text())
-        results = json.loads((target / "run_results.json").read_text())
+        results = json.loads((folder / RESULTS_FILE).read_text())
     except FileNotFoundError:
         return None
-    if state["invocation_id"] != results["metadata"]["invocation_id"]:
+    if (state := _read_state(folder).get(results["metadata"]["invocation_id"])) is None:
         return None
     if state.get("interrupted"):
         raise BuildError(
@@ -117,14 +123,24 @@ def retried_settings(target: Path, keep: timedelta) -> BuildSettings | None:
     return BuildSettings(state["build"], bool(state["publishes"]), True, keep)
 
 
-def retried_nodes(target: Path) -> list[str]:
+def _read_state(folder: Path) -> dict[str, Any]:
+    """Return the builds of the last commands, by dbt's ids of the commands."""
+    try:
+        commands: dict[str, Any] = json.loads((folder / STATE_FILE).read_text())["commands"]
+    except (FileNotFoundError, KeyError, ValueError):
+        # Of an older version, or cut by a kill.
+        return {}
+    return commands
+
+
+def retried_nodes(folder: Path) -> list[str]:
     """Return the unique ids of the nodes that `dbt retry` runs: those that have failed.
 
     Args:
-        target: dbt's target folder.
+        folder: where dbt reads the results of the command that is retried.
     """
     try:
-        results = json.loads((target / "run_results.json").read_text())["results"]
+        results = json.loads((folder / RESULTS_FILE).read_text())["results"]
     except FileNotFoundError:
         return []
     return [result["unique_id"] for result in results if result["status"] in RETRIED]

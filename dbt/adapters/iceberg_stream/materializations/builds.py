@@ -102,9 +102,10 @@ class BuildHooks(metaclass=AdapterMeta):
         target = Path(getattr(self.config, "project_target_path", None) or "target")
         variables = getattr(self.config, "cli_vars", None) or {}
         settings = build_settings(vars(profile), variables, invocation_id)
-        if _is_retry():
+        retried = _retried_folder(target, Path(getattr(self.config, "project_root", None) or "."))
+        if retried is not None:
             keep = timedelta(days=profile.keep_builds_days)
-            settings = retried_settings(target, keep) or settings
+            settings = retried_settings(retried, keep) or settings
         if settings is None or (self.command in READING_COMMANDS and not settings.continues):
             return
         note = partial(write_state, target, settings, invocation_id)
@@ -117,7 +118,7 @@ class BuildHooks(metaclass=AdapterMeta):
             note,
             again if profile.rebuild_on_conflict else None,
             lambda: self.catalogs,
-            partial(_nodes, retried_nodes(target) if _is_retry() else None),
+            partial(_nodes, None if retried is None else retried_nodes(retried)),
         )
         # dbt asks the instance for its class of relations.
         self.Relation = staging_relation(self._identifier, self.Relation)
@@ -278,10 +279,21 @@ class BuildHooks(metaclass=AdapterMeta):
             action()
 
 
-def _is_retry() -> bool:
-    """Return whether dbt retries a command, whose name and arguments it then has."""
+def _retried_folder(target: Path, project_root: Path) -> Path | None:
+    """Return where `dbt retry` reads the results of a command, whose name and arguments it has.
+
+    Args:
+        target: dbt's target folder.
+        project_root: the project's folder.
+
+    Returns:
+        The folder; None if dbt's command is not a retry.
+    """
     context = click.get_current_context(silent=True)
-    return context is not None and context.command.name == "retry"
+    if context is None or context.command.name != "retry":
+        return None
+    state = context.params.get("state")
+    return project_root / state if state else target
 
 
 def _nodes(retried: Collection[str] | None) -> tuple[Collection[str], Collection[str]]:
