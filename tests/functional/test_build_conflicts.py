@@ -89,7 +89,13 @@ class TestConflictAtTheEnd(AtomicProject):
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         merged = model({"materialized": "incremental", "unique_key": "id"}, SQL)
-        return {"merged.sql": merged, "other.sql": model({"materialized": "table"}, SQL)}
+        count = "select count(*) as n from {{ ref('appended') }}"
+        return {
+            "merged.sql": merged,
+            "other.sql": model({"materialized": "table"}, SQL),
+            "appended.sql": model({"materialized": "incremental"}, SQL),
+            "counted.sql": model({"materialized": "table"}, count),
+        }
 
     def test_the_models_are_built_again_and_published(
         self, project: Any, monkeypatch: pytest.MonkeyPatch
@@ -115,3 +121,26 @@ class TestConflictAtTheEnd(AtomicProject):
         assert (result.exit_code, result.output) == (0, result.output)
         assert published(project, "merged") == [(1, "dbt"), (2, "dbt"), (9, "other")]
         assert published(project, "other") == [(2, "dbt")]
+
+    def test_rows_of_two_builds_are_counted(
+        self, project: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A model that is built again reads what both builds have appended."""
+        run_dbt(["run", "--full-refresh"])
+        both = ["run", "--select", "appended", "counted"]
+        for build, n in (("b2", 2), ("b3", 3)):
+            with monkeypatch.context() as patch:
+                patch.setenv("ICEBERG_STREAM_BUILD", build)
+                run_dbt([*both, "--vars", f"n: {n}"])
+        project.adapter.build = None
+        assert command(project, "publish", "b2").exit_code == 0
+        refused = command(project, "publish", "b3")
+        assert refused.exit_code == 1
+        assert "appended+ counted+" in refused.output or "counted+ appended+" in refused.output
+        with monkeypatch.context() as patch:
+            patch.setenv("ICEBERG_STREAM_BUILD", "b3")
+            run_dbt(["run", "--select", "appended+", "counted+", "--vars", "n: 3"])
+        project.adapter.build = None
+        assert command(project, "publish", "b3").exit_code == 0
+        assert published(project, "appended") == [(1, "dbt"), (2, "dbt"), (3, "dbt")]
+        assert published(project, "counted") == [(3,)]

@@ -108,6 +108,8 @@ class _Plan:
     unchanged: list[Name] = field(default_factory=list)
     new: list[StagedTable] = field(default_factory=list)
     conflicts: list[tuple[Name, str]] = field(default_factory=list)
+    # Appends that others have come before, of which the build's other models know nothing.
+    behind: list[tuple[Name, str]] = field(default_factory=list)
     rebased: list[Committer] = field(default_factory=list)
     # Those that an earlier attempt has published.
     earlier: set[Name] = field(default_factory=set)
@@ -301,7 +303,8 @@ def _commit_attempts(
             plan, now = _plan(catalog, build, tables)
             try:
                 if plan.conflicts:
-                    raise BuildConflict(build, plan.conflicts)
+                    # What is built again would read the appended tables without the others' rows.
+                    raise BuildConflict(build, [*plan.conflicts, *plan.behind])
                 marks = [_mark(replacement.make_room(s), number) for s, number in plan.marks]
                 plan.commits += [_creation(catalog, staged, build, now) for staged in plan.new]
                 if plan.commits:
@@ -377,6 +380,7 @@ def _plan_table(
     elif is_unchanged(staged):
         plan.unchanged.append(name)
     elif (files := appended_files(staged)) is not None and same_layout(staged, published):
+        plan.behind.append((name, foreign_change(staged, published)))
         _plan_append(plan, catalog, build, staged, published, files)
     else:
         plan.conflicts.append((name, foreign_change(staged, published)))
