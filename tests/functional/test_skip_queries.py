@@ -29,7 +29,7 @@ class TestQueries(Skipping):
     """What a query gets from elsewhere than the model's code."""
 
     # The function is made for each run.
-    ALWAYS: ClassVar = {"header", "plus"}
+    ALWAYS: ClassVar = {"header", "own_setting", "plus"}
 
     @pytest.fixture(scope="class")
     def functions(self) -> dict[str, str]:
@@ -57,6 +57,10 @@ class TestQueries(Skipping):
             "tagged.sql": f"{{{{ config(tag_on_success='ok') }}}} select id {base}",
             "header.sql": "{% call set_sql_header(config) %} "
             "declare or replace variable one int default 1; {% endcall %}" + TABLE + "select one",
+            "own_setting.sql": "{% if execute %}{% do run_query("
+            "'set spark.sql.session.timeZone=' ~ env_var('ZONE', 'UTC')) %}{% endif %}"
+            + TABLE
+            + f"select hour(timestamp '2026-01-01T00:00:00Z') as h, id {base}",
             "properties.yml": PROPERTIES,
         }
 

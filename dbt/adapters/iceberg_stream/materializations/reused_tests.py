@@ -172,6 +172,7 @@ class DataTestHooks(UnchangedHooks):
         """
         if model["config"].get("sql_header"):
             raise UnknownInputs("it has a `sql_header`")
+        self._require_initial_session()
         prepared = self._prepared(sql)
         inputs = self._inputs_of(prepared)
         published = prepared

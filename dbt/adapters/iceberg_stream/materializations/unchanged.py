@@ -239,6 +239,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
         """Decide on a model; `order` is why the command builds it in any case, if it does."""
         own, is_view = self._published(relation), bool(relation.is_view)
         try:
+            self._require_initial_session()
             query = self._query(relation, model)
             inputs = self._inputs(query, own, model)
         except UnknownInputs as unknown:
@@ -311,6 +312,15 @@ class UnchangedHooks(metaclass=AdapterMeta):
         if reads_own and model["config"].get("materialized") != "incremental":
             raise UnknownInputs("it reads its own table")
         return inputs
+
+    def _require_initial_session(self) -> None:
+        """Require that no statement of the node has changed its session.
+
+        Raises:
+            UnknownInputs: one has, so that the same query may return other rows.
+        """
+        if not self.connections.has_default_settings():
+            raise UnknownInputs("one of its statements has changed the session, e.g. by `set`")
 
     def _require_current_reads(self) -> None:
         """Require that Spark reads the current versions of tables.
