@@ -43,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-tpch demo-cluster demo-stream demo-pr demo-ledger test unit unit-minimal lint test-slow test-cluster
-.PHONY: test-cluster-short test-dbt-1.12 test-dbt-1.12-short coverage engine-jar docs docs-check report-check lock mutants bench stop clean
+.PHONY: test-cluster-short test-dbt-1.12 test-dbt-1.12-short coverage engine-jar docs docs-check report-check lock mutants defects bench stop clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,9 @@ lock: $(BIN)/python ## Pin the requirements of setup.py and dev-requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip compile setup.py dev-requirements.txt --extra kafka --universal --python-version 3.10 \
 	    --no-annotate --custom-compile-command "make lock" --quiet --output-file constraints.txt
+
+defects: $(VENV)/.dev-installed ## Put past defects back, which random histories must find; takes hours
+	$(BIN)/python -m tests.mutants.defects
 
 mutants: $(VENV)/.dev-installed ## Measure how many small faults unit tests notice (SAMPLE=200 SEED=1)
 	$(BIN)/python -m tests.mutants --sample $(SAMPLE) --seed $(SEED)

@@ -37,6 +37,8 @@ LAYOUTS: dict[tuple[str, ...], Callable[[Row], Any]] = {
 CHANGES = ["ignore", "fail", "append_new_columns", "sync_all_columns"]
 STRATEGIES = ["merge", "delete+insert", "insert_overwrite", "append"]
 KEYED = ("merge", "delete+insert")
+# Without brackets, it is another condition after an `and`.
+ALWAYS = "1 = 0 or 1 = 1"
 COLUMNS = {"id": "bigint", "k": "string", "n": "bigint"}
 
 QUERIED = """
@@ -179,6 +181,8 @@ class RandomIncrements:
         }
         if self.strategy in KEYED:
             config["unique_key"] = self._spelled(["id", "k"])
+            if self.rng.random() < 0.5:
+                config["incremental_predicates"] = [ALWAYS]
         if self.strategy == "merge":
             config["merge_engine"] = self.rng.choice(["auto", "auto", "spark"])
         return model(config, f"select {', '.join(names)} from ({sql})")

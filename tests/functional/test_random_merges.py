@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt
 
+from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.materializations.strategies import MERGE_OPTIONS
 from tests.functional.lake import rows, run
@@ -15,6 +16,8 @@ from tests.functional.random_projects import model
 from tests.lost_files import assert_nothing_lost
 
 MODELS, STEPS = 8, 3
+# Spark then sorts and shuffles both sides of its joins, as it does for large ones.
+SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
 DEST, NEW = "DBT_INTERNAL_DEST", "DBT_INTERNAL_SOURCE"
 OPTIONS: dict[str, list[Any]] = {
     "unique_key": ["id", "ID", ["id", "s"]],
@@ -81,7 +84,7 @@ class TestRandomMerges:
 
     def increment(self, project: Any, rng: Random) -> None:
         """Stage rows with unique keys, null among them."""
-        keys = rng.sample([None, *range(12)], rng.randint(1, 9))
+        keys = rng.sample([None, *range(50)], rng.randint(1, 40))
         values = [
             (key, rng.choice([None, *range(9)]), rng.choice([None, "a", "it's"])) for key in keys
         ]
@@ -92,9 +95,18 @@ class TestRandomMerges:
         )
         run(project, f"create or replace table {{schema}}.increment as {sql}")
 
-    def test_rows(self, project: Any, configs: list[dict[str, Any]]) -> None:
+    def test_rows(
+        self, project: Any, configs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         rng = Random(self.seed + 1)
         engines = set()
+        if self.seed % 2:
+            settings = IcebergStreamConnectionManager.session_settings
+            monkeypatch.setattr(
+                IcebergStreamConnectionManager,
+                "session_settings",
+                lambda manager, tokens: settings(manager, tokens) | SHUFFLED,
+            )
         for step in range(STEPS):
             self.increment(project, rng)
             for result in run_dbt(["run"]).results:
