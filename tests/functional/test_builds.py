@@ -148,7 +148,7 @@ class TestFailure(Shop):
         assert command(project, "discard", build).exit_code == 1
 
 
-BROKEN = "{{ config(materialized='table') }} select {{ var('column', 'id') }} from {{ ref('a') }}"
+BROKEN = "{{ config(materialized='table', alias=var('name', 'b')) }} select {{ var('column', 'id') }} from {{ ref('a') }}"
 
 
 class TestErrors(AtomicProject):
@@ -168,6 +168,13 @@ class TestErrors(AtomicProject):
         )
         run_dbt(["retry"])
         assert published(project, "a") == published(project, "b") == [(1,)]
+
+    def test_a_model_that_failed_under_another_name(self, project: Any) -> None:
+        write_file(BROKEN, project.project_root, "models", "b.sql")
+        run_dbt(["run", *variables(column="nothing", name="first")], expect_pass=False)
+        run_dbt(["retry", *variables(name="second")])
+        assert published(project, "second") == [(1,)]
+        assert [name for name in relations(project) if "first" in name] == []
 
     def test_hooks_and_operations(self, project: Any) -> None:
         """A statement that names the published table is refused; `this` is the staged one."""

@@ -156,6 +156,12 @@ def publish(
     staged = _load_all(catalog, build, names)
     staged_views = {name: catalog.metadata(staged_name(name, build)) for name in views}
     _check_whole(build, relations, staged, staged_views)
+    # Of models that failed at first and now have another name, or none.
+    empty = [table for table in staged if table.is_empty]
+    if len(empty) < len(relations):
+        staged = [table for table in staged if not table.is_empty]
+    else:
+        empty = []
     _check_built(build, staged)
     replacement = Replacement(catalog, build, staged, staged_views)
     try:
@@ -180,7 +186,7 @@ def publish(
             f"Run `iceberg-stream publish {build}` for the rest. If there is no such build any "
             "more, build the views again."
         ) from error
-    _clean_up(catalog, staged, plan, catalogs)
+    _clean_up(catalog, [*staged, *empty], plan, catalogs)
     seconds = time.monotonic() - start
     return Publication(build, plan.snapshots, views, plan.unchanged, now, seconds)
 
