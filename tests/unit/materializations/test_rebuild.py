@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
+
+from click import Option
+from dbt.cli.option_types import SampleType
+from dbt.event_time.sample_window import SampleWindow
 
 from dbt.adapters.iceberg_stream.materializations.rebuild import dbt_arguments, nodes_to_rebuild
 
@@ -42,3 +47,11 @@ def test_arguments() -> None:
         *("build", "--select", "m", "--full-refresh", "--target-path", "x y", "--threads", "4"),
         *("--exclude", "c", "d", "--vars", json.dumps({"a": [1]})),
     ]
+
+
+def test_a_sample_stays_the_same() -> None:
+    day = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    sample = SampleWindow(start=day, end=day + timedelta(hours=6))
+    arguments = dbt_arguments(SimpleNamespace(which="run", vars={}, sample=sample), ["m"])
+    text = arguments[arguments.index("--sample") + 1]
+    assert SampleType().convert(text, Option(["--sample"]), None) == sample

@@ -92,6 +92,8 @@ def dbt_arguments(arguments: Any, models: Collection[str]) -> list[str]:
     for option in OPTIONS:
         if (value := getattr(arguments, option, None)) is not None:
             result += [f"--{option.replace('_', '-')}", str(value)]
+    if (sample := getattr(arguments, "sample", None)) is not None:
+        result += ["--sample", json.dumps({"start": str(sample.start), "end": str(sample.end)})]
     if excluded := getattr(arguments, "exclude", None):
         result += ["--exclude", *excluded]
     return [*result, "--vars", json.dumps(arguments.vars)]
