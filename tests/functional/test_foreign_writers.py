@@ -38,7 +38,10 @@ MODELS = {
     "appended": model(NEXT, "append"),
     "merged_queried": model(COUNT_QUERIED, "merge", unique_key="id"),
     "merged_by_spark_queried": model(COUNT_QUERIED, "merge", unique_key="id", merge_engine="spark"),
-    "appended_queried": model(NEXT_QUERIED, "append"),
+    # The hook comes after the node's own write.
+    "appended_queried": model(
+        NEXT_QUERIED, "append", post_hook="insert into {{ this }} select -1, 0 where false"
+    ),
 }
 APPENDED = ("appended", "appended_queried")
 # What another run of the same model does to the table.

@@ -187,6 +187,17 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
 
         note_query(self.get_thread_connection().handle, sql)
 
+    def on_write(self, table: QualifiedName) -> None:
+        """Note that this thread's node has changed rows of a table without its session.
+
+        Args:
+            table: the table.
+        """
+        connection = self.get_if_exists()
+        # Without a session, nothing was read.
+        if connection is not None and connection.state == ConnectionState.OPEN:
+            connection.handle.on_write(table, rows_changed=True)
+
     def discard_session(self) -> None:
         """Keep this thread's session from other nodes, because code of the user may change it."""
         self.get_thread_connection().handle.reusable = False

@@ -438,6 +438,7 @@ class IcebergStreamAdapter(
 
         def after_commit(name: Name, outcome: Outcome) -> None:
             qualified = self.catalogs.qualified(catalog.name, name)
+            connections.on_write(qualified)
             self._after_commit.on_adapter_commit(qualified, outcome)
 
         return MaterializationContext(

@@ -16,7 +16,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from dbt.adapters.iceberg_stream.catalog.errors import CatalogError, CommitConflict
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.sessions.missing_columns import explain_missing_column
@@ -131,7 +131,7 @@ class Write:
 
         try:
             return read_check(self.handle, sql, target)
-        except CommitConflict as error:
+        except CatalogError as error:
             raise StatementError(str(error)) from error
 
     def _write_from_target(self, sql: str, check: ReadCheck | None, write_id: str) -> bool:
