@@ -56,7 +56,7 @@ EXPECTED = dict.fromkeys(APPENDED, lambda runs: [(n + 1, 0) for n in range(runs 
 
 # Small tables are written by dbt's process, the others by Spark.
 SMALL = ["merged", "appended", "merged_queried", "appended_queried"]
-FAST = ("deleted", "merged", "merged_by_spark_queried", "appended_queried")
+FAST = ("deleted", "merged", "appended_queried")
 
 
 def foreign_write(project: Any, sql: str) -> Callable[[], None]:

@@ -38,9 +38,11 @@ ORDER = [package for packages in LAYERS.values() for package in packages]
 SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     "builds": (
         {"run", "versions"},
+        {"relations"},
         {"build"},
         {"leftovers"},
         {"publish"},
+        {"plan"},
         {"comparison", "replaced"},
         {"updates"},
         {"staged"},

@@ -18,7 +18,7 @@ from dbt.adapters.iceberg_stream.builds.commands import (
 )
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import split_staged, staged_name
-from dbt.adapters.iceberg_stream.builds.publish import PARALLEL
+from dbt.adapters.iceberg_stream.builds.plan import PARALLEL
 from dbt.adapters.iceberg_stream.builds.replaced import put_back, restore
 from dbt.adapters.iceberg_stream.builds.staged import (
     StagedTable,

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from pyiceberg.manifest import DataFile
-from pyiceberg.table.update import AssertCreate, AssertTableUUID, SetPropertiesUpdate
+from pyiceberg.table.update import SetPropertiesUpdate
 from tenacity import (
     Retrying,
     retry_if_exception_type,
@@ -20,40 +17,29 @@ from tenacity import (
 )
 
 from dbt.adapters.iceberg_stream.builds.commands import command_records, without_relations
-from dbt.adapters.iceberg_stream.builds.comparison import (
-    appended_files,
-    foreign_change,
-    is_unchanged,
-    same_layout,
-    shares_ids,
-)
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
 from dbt.adapters.iceberg_stream.builds.names import check_build_name, staged_name
+from dbt.adapters.iceberg_stream.builds.plan import (
+    PARALLEL,
+    Plan,
+    creation,
+    is_same,
+    make_plan,
+    mark,
+    state_of,
+)
 from dbt.adapters.iceberg_stream.builds.replaced import (
     Replacement,
     drop_abandoned,
-    is_unfilled,
     publish_view,
     replaced_conflicts,
 )
 from dbt.adapters.iceberg_stream.builds.staged import (
-    BUILD,
-    PUBLISHED_AS,
     StagedTable,
     load_staged,
     metadata_files,
     plan_discards,
     remove_files,
-    versions,
-)
-from dbt.adapters.iceberg_stream.builds.updates import (
-    COLLECTIONS,
-    STAGED_SNAPSHOT,
-    own_properties,
-    property_updates,
-    requirements,
-    updates_between,
-    without_snapshots,
 )
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
@@ -63,18 +49,13 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitStateUnknown,
 )
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
-from dbt.adapters.iceberg_stream.tables.commit.change import append
-from dbt.adapters.iceberg_stream.tables.commit.committer import Committer, Prepared
-from dbt.adapters.iceberg_stream.tables.drop import NESSIE, Drop, run_drops
+from dbt.adapters.iceberg_stream.tables.drop import Drop, run_drops
 
 logger = Logger()
 
 ATTEMPTS = 10
-# Tables that are loaded or dropped at the same time.
-PARALLEL = 8
 
 
 @dataclass(frozen=True)
@@ -97,24 +78,6 @@ class Publication:
     unchanged: list[Name]
     timestamp_ms: int
     seconds: float
-
-
-@dataclass
-class _Plan:
-    """One attempt to publish the tables of a build."""
-
-    commits: list[TableCommit] = field(default_factory=list)
-    snapshots: dict[Name, int] = field(default_factory=dict)
-    unchanged: list[Name] = field(default_factory=list)
-    new: list[StagedTable] = field(default_factory=list)
-    conflicts: list[tuple[Name, str]] = field(default_factory=list)
-    # Appends that others have come before, of which the build's other models know nothing.
-    behind: list[tuple[Name, str]] = field(default_factory=list)
-    rebased: list[Committer] = field(default_factory=list)
-    # Those that an earlier attempt has published.
-    earlier: set[Name] = field(default_factory=set)
-    # The snapshot that each staged table is published as.
-    marks: list[tuple[StagedTable, int]] = field(default_factory=list)
 
 
 def publish(
@@ -262,7 +225,7 @@ def _commit(
     build: str,
     tables: Sequence[StagedTable],
     replacement: Replacement,
-) -> tuple[_Plan, int]:
+) -> tuple[Plan, int]:
     """Commit all tables at once, again if another writer is faster or the answer is lost."""
     try:
         return _commit_attempts(catalog, build, tables, replacement)
@@ -277,7 +240,7 @@ def _reloaded(catalog: IcebergCatalog, tables: Sequence[StagedTable]) -> list[St
     with ThreadPoolExecutor(PARALLEL) as pool:
         now = list(pool.map(lambda old: load_staged(catalog, old.name, old.build), tables))
     pairs = zip(tables, now, strict=True)
-    same = [new for old, new in pairs if new is not None and _is_same(new, old)]
+    same = [new for old, new in pairs if new is not None and is_same(new, old)]
     return same if len(same) == len(tables) else None
 
 
@@ -293,7 +256,7 @@ def _commit_attempts(
     build: str,
     tables: Sequence[StagedTable],
     replacement: Replacement,
-) -> tuple[_Plan, int]:
+) -> tuple[Plan, int]:
     for attempt in Retrying(
         retry=retry_if_exception_type((CommitConflict, CommitStateUnknown)),
         stop=stop_after_attempt(ATTEMPTS),
@@ -306,13 +269,13 @@ def _commit_attempts(
                 if (reloaded := _reloaded(catalog, tables)) is None:
                     raise _gone(build)
                 tables = reloaded
-            plan, now = _plan(catalog, build, tables)
+            plan, now = make_plan(catalog, build, tables)
             try:
                 if plan.conflicts:
                     # What is built again would read the appended tables without the others' rows.
                     raise BuildConflict(build, [*plan.conflicts, *plan.behind])
-                marks = [_mark(replacement.make_room(s), number) for s, number in plan.marks]
-                plan.commits += [_creation(catalog, staged, build, now) for staged in plan.new]
+                marks = [mark(replacement.make_room(s), number) for s, number in plan.marks]
+                plan.commits += [creation(catalog, staged, build, now) for staged in plan.new]
                 if plan.commits:
                     catalog.commit_all([*plan.commits, *marks])
             except (CommitConflict, BuildConflict):
@@ -321,7 +284,7 @@ def _commit_attempts(
     return plan, now
 
 
-def _discard_rebased(catalog: IcebergCatalog, plan: _Plan) -> None:
+def _discard_rebased(catalog: IcebergCatalog, plan: Plan) -> None:
     """Remove the manifests of commits that were not made.
 
     A request that was sent twice, of which the first answer was lost, is refused although it was
@@ -334,161 +297,10 @@ def _discard_rebased(catalog: IcebergCatalog, plan: _Plan) -> None:
             committer.discard()
 
 
-def _plan(catalog: IcebergCatalog, build: str, tables: Sequence[StagedTable]) -> tuple[_Plan, int]:
-    plan = _Plan()
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        published = list(pool.map(lambda staged: catalog.load(staged.name), tables))
-    times = [table.metadata["last-updated-ms"] for table in published if table is not None]
-    # Snapshots must not be older than their table's last change.
-    now = max(int(time.time() * 1000), *times) if times else int(time.time() * 1000)
-    for staged, table in zip(tables, published, strict=True):
-        _plan_table(plan, catalog, build, staged, table, now)
-        if staged.name in plan.snapshots and staged.name not in plan.earlier:
-            plan.marks.append((staged, plan.snapshots[staged.name]))
-    return plan, now
-
-
-def _plan_table(
-    plan: _Plan,
-    catalog: IcebergCatalog,
-    build: str,
-    staged: StagedTable,
-    published: LoadedTable | None,
-    now: int,
-) -> None:
-    name, current = staged.name, staged.metadata.get("current-snapshot-id")
-    if published is not None:
-        snapshot = _marked(staged)
-        if snapshot is None:
-            snapshot = _published_snapshot(published.metadata, staged)
-        if snapshot is not None:
-            plan.snapshots[name] = snapshot
-            plan.earlier.add(name)
-            return
-    if staged.is_new:
-        # Marked with the build: an interrupted attempt has created the table without rows.
-        if published is None or is_unfilled(build, published.metadata):
-            plan.new.append(staged)
-            plan.snapshots[name] = current or 0
-        else:
-            plan.conflicts.append((name, "was created by another writer"))
-        return
-    if published is None:
-        plan.conflicts.append((name, "was dropped"))
-    elif staged.was_staged_from(published) and not shares_ids(staged, published):
-        base = _base(staged, published)
-        updates = updates_between(base, staged.metadata, build, now)
-        if not updates:
-            plan.unchanged.append(name)
-            return
-        plan.commits.append(TableCommit(published, requirements(published.metadata), updates))
-        plan.snapshots[name] = current or 0
-    elif is_unchanged(staged):
-        plan.unchanged.append(name)
-    elif (files := appended_files(staged)) is not None and same_layout(staged, published):
-        plan.behind.append((name, foreign_change(staged, published)))
-        _plan_append(plan, catalog, build, staged, published, files)
-    else:
-        plan.conflicts.append((name, foreign_change(staged, published)))
-
-
-def _creation(catalog: IcebergCatalog, staged: StagedTable, build: str, now: int) -> TableCommit:
-    """Return the commit that gives a new table its snapshots."""
-    published = catalog.load(staged.name)
-    if published is None:
-        origin = without_snapshots(staged.metadata)
-        table = LoadedTable(staged.name, origin, "", staged.table.io, staged.table.table)
-        published = catalog.stage_version(staged.name, table)
-    metadata = published.metadata
-    built = {**staged.metadata, "schemas": metadata["schemas"]}
-    updates = updates_between(metadata, built, build, now)
-    assertions = requirements(metadata) if published.exists else (AssertCreate(),)
-    return TableCommit(published, assertions, updates)
-
-
-def _mark(staged: StagedTable, snapshot: int) -> TableCommit:
-    """Return the commit that marks a staged table as published.
-
-    It is part of the transaction that publishes it. So that fails if the staged table is dropped
-    before, with whose files `discard` may end, and a later attempt knows what is published, even
-    if it has no snapshot or its snapshot was expired.
-    """
-    mark = json.dumps({"snapshot": snapshot, "state": _state(staged)})
-    assertion = AssertTableUUID(uuid=staged.metadata["table-uuid"])
-    update = SetPropertiesUpdate(updates={PUBLISHED_AS: mark})
-    return TableCommit(staged.table, (assertion,), (update,))
-
-
-def _marked(staged: StagedTable) -> int | None:
-    """Return as which snapshot a staged table was published, unless it changed since."""
-    mark = json.loads(staged.properties.get(PUBLISHED_AS, "{}"))
-    return int(mark["snapshot"]) if mark.get("state") == _state(staged) else None
-
-
-def _state(staged: StagedTable) -> str:
-    metadata = staged.metadata
-    # Nessie's properties name each of its commits, also that of the mark.
-    properties = {k: v for k, v in own_properties(metadata).items() if not k.startswith(NESSIE)}
-    state = [versions(metadata), properties, metadata.get("refs") or {}]
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
-
-
-def _is_same(one: StagedTable, other: StagedTable) -> bool:
-    return bool(one.metadata["table-uuid"] == other.metadata["table-uuid"])
-
-
-def _published_snapshot(metadata: Metadata, staged: StagedTable) -> int | None:
-    """Return the snapshot that an earlier attempt has published, if any."""
-    current = staged.metadata.get("current-snapshot-id")
-    if current is None or not staged.new_snapshots(staged.first_metadata):
-        return None
-    for snapshot in reversed(metadata.get("snapshots") or []):
-        summary = snapshot.get("summary") or {}
-        if summary.get(STAGED_SNAPSHOT) == str(current):
-            return int(snapshot["snapshot-id"])
-    return None
-
-
-def _base(staged: StagedTable, published: LoadedTable) -> Metadata:
-    """Return the published table's metadata, with what it had when it was staged.
-
-    What other writers have changed since stays: properties, tags, branches, and what they removed,
-    such as expired snapshots, whose files are gone.
-    """
-    first, now = staged.first_metadata, published.metadata.get("properties") or {}
-    properties = {k: v for k, v in (first.get("properties") or {}).items() if k in now}
-    items = {
-        key: [*(first.get(key) or []), *(published.metadata.get(key) or [])] for key in COLLECTIONS
-    }
-    refs = first.get("refs") or {}
-    return {**published.metadata, **items, "properties": properties, "refs": refs}
-
-
-def _plan_append(
-    plan: _Plan,
-    catalog: IcebergCatalog,
-    build: str,
-    staged: StagedTable,
-    published: LoadedTable,
-    files: Sequence[DataFile],
-) -> None:
-    """Append the build's files to the rows that other writers committed since."""
-    snapshot = staged.metadata["snapshots"][-1]
-    kept = {k: v for k, v in snapshot["summary"].items() if k.startswith("iceberg-stream.")}
-    kept |= {BUILD: build, STAGED_SNAPSHOT: str(snapshot["snapshot-id"])}
-    updates = property_updates(staged.first_metadata, staged.metadata)
-    committer = Committer(catalog, staged.name, append(*files, properties=kept), published, updates)
-    prepared = committer.prepare()
-    assert isinstance(prepared, Prepared), "the first attempt cannot have been committed"
-    plan.commits.append(prepared.commit)
-    plan.snapshots[staged.name] = prepared.result.snapshot.snapshot_id
-    plan.rebased.append(committer)
-
-
 def _clean_up(
     catalog: IcebergCatalog,
     tables: Sequence[StagedTable],
-    plan: _Plan,
+    plan: Plan,
     catalogs: Catalogs | None,
 ) -> None:
     """Drop the staged tables; their data is the published tables' now.
@@ -500,7 +312,7 @@ def _clean_up(
 
     def drop(staged: StagedTable) -> Drop | None:
         current = load_staged(catalog, staged.name, staged.build)
-        if current is None or not _is_same(current, staged) or _state(current) != _state(staged):
+        if current is None or not is_same(current, staged) or state_of(current) != state_of(staged):
             return None
         (drop,) = plan_discards([current])
         drop.in_this_version = True

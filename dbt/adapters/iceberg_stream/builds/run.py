@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.builds.names import (
     staged_name,
 )
 from dbt.adapters.iceberg_stream.builds.nodes import HOOK, CommandNodes
+from dbt.adapters.iceberg_stream.builds.relations import StagedRelations
 from dbt.adapters.iceberg_stream.builds.settings import BuildSettings
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, one_catalog
@@ -77,8 +78,7 @@ class BuildRun:
         self._note = note
         self._rebuild = rebuild
         self._catalogs = catalogs or (lambda: one_catalog(catalog()))
-        self._relations: dict[Name, str] = {}
-        self._loaded: set[str] = set()
+        self._relations = StagedRelations(settings, catalog)
         self._built: set[Name] = set()
         # What the views replace, by their published names; see `staged.record`.
         self._records: dict[Name, str] = {}
@@ -104,7 +104,7 @@ class BuildRun:
             namespace: the relation's namespace.
             identifier: its published identifier.
         """
-        if (namespace, identifier) in self._staged_in(namespace):
+        if (namespace, identifier) in self._relations.in_namespace(namespace):
             return staged_identifier(identifier, self.name)
         return identifier
 
@@ -115,7 +115,7 @@ class BuildRun:
             namespace: the namespace.
             relations: identifiers and kinds that the catalog lists.
         """
-        staged = self._staged_in(namespace)
+        staged = self._relations.in_namespace(namespace)
         own = {name[1]: kind for name, kind in staged.items() if name[0] == namespace}
         published = {name: kind for name, kind in relations if split_staged(name) is None}
         return list({**published, **own}.items())
@@ -148,13 +148,13 @@ class BuildRun:
                 )
             if not self._built:
                 self._note(False)
-            existing = self._staged_in(name[0]).get(name)
+            existing = self._relations.in_namespace(name[0]).get(name)
             if existing is not None:
                 self._put_back(catalog, name)
             stage = self._stage_view if kind == VIEW else self._stage_table
             exists = stage(catalog, name, existing, properties)
             with self._lock:
-                self._relations[name] = kind
+                self._relations.add(name, kind)
                 # Another command may replace what it has staged, and the record with it.
                 if kind == TABLE and not self._recorded.keys() & self._built:
                     self._recorded[name] = kind
@@ -234,7 +234,7 @@ class BuildRun:
 
         own = self._catalog().name
         return any(
-            (len(name) < 3 or name[0] == own) and tuple(name[-2:]) in self._relations
+            (len(name) < 3 or name[0] == own) and tuple(name[-2:]) in self._relations.known
             for name in called_names(sql)
         )
 
@@ -254,7 +254,7 @@ class BuildRun:
             if len(target) == 3 and target[0].lower() != self._catalog().name.lower():
                 continue
             name = (target[-2], target[-1]) if len(target) > 1 else None
-            if name in self._relations:
+            if name in self._relations.known:
                 raise BuildError(
                     f"A statement writes to {'.'.join(target)}, which this run stages in the "
                     f"build `{self.name}`: readers would see the change before the build is "
@@ -270,7 +270,7 @@ class BuildRun:
         """
         return [
             ".".join(name)
-            for name in sorted(self._relations)
+            for name in sorted(self._relations.known)
             if quote(staged_identifier(name[1], self.name)) in sql
             and self._catalog().metadata(name) is None
         ]
@@ -302,7 +302,7 @@ class BuildRun:
     def _record_start(self) -> None:
         """Record the start of a command that may stage nothing, such as `dbt test`."""
         with self._lock:
-            relations = {} if self._recorded else self._all_relations()
+            relations = {} if self._recorded else self._relations.all()
             self._recorded.update(sorted(relations.items())[:1])
             if self._recorded:
                 self._store(self._nodes.record(has_ended=False))
@@ -349,7 +349,7 @@ class BuildRun:
             )
 
     def _finish(self) -> None:
-        relations = self._all_relations()
+        relations = self._relations.all()
         if not relations:
             return
         others = self._others()
@@ -402,9 +402,7 @@ class BuildRun:
             # Another command may complete the build, and `publish` then asks how this one ended.
             self._store(record)
             raise
-        with self._lock:
-            self._relations.clear()
-            self._loaded.clear()
+        self._relations.clear()
         logger.info(published_text(publication))
         self._run_deferred(publication)
         namespaces = {name[0] for name in relations}
@@ -480,42 +478,6 @@ class BuildRun:
                 f"The catalog refused to store in the build `{self.name}` whether this run ended "
                 f"well, so `iceberg-stream publish` does not check it: {error}"
             )
-
-    def _all_relations(self) -> dict[Name, str]:
-        from dbt.adapters.iceberg_stream.builds.build import list_builds
-
-        if not self.settings.continues:
-            return dict(self._relations)
-        builds = {build.name: build for build in list_builds(self._catalog())}
-        return builds[self.name].relations if self.name in builds else {}
-
-    def _staged_in(self, namespace: str) -> Mapping[Name, str]:
-        """Return the staged relations; those of earlier commands are listed on first use."""
-        if not self.settings.continues or namespace in self._loaded:
-            return self._relations
-        with self._lock:
-            if namespace not in self._loaded:
-                self._relations.update(self._list(namespace))
-                self._loaded.add(namespace)
-        return self._relations
-
-    def _list(self, namespace: str) -> dict[Name, str]:
-        from dbt.adapters.iceberg_stream.builds.staged import load_staged
-
-        catalog = self._catalog()
-        relations = catalog.relations(namespace)
-        published = {identifier for identifier, _ in relations}
-        listed: dict[Name, str] = {}
-        for identifier, kind in relations:
-            parts = split_staged(identifier)
-            if parts is None or parts[1] != self.name:
-                continue
-            name = (namespace, parts[0])
-            # A new table is staged without columns before its model is built.
-            staged = None if parts[0] in published else load_staged(catalog, name, self.name)
-            if staged is None or not staged.is_empty:
-                listed[name] = kind
-        return listed
 
 
 def published_text(publication: Publication) -> str:
