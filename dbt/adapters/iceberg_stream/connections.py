@@ -63,6 +63,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._records = SessionRecords(self.credentials.engine_path(self.project_root))
         self._pool = SessionPool(self._open_handle)
         self._merges = Merges()
+        self._materialized: set[str] = set()
         self._server_checked = False
         self.functions: ProjectFunctions | None = None
         self.external_sources = ExternalSources(self.project_root)
@@ -183,9 +184,17 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         Args:
             sql: the query.
         """
-        from dbt.adapters.iceberg_stream.sessions.node_queries import note_query
+        from dbt.adapters.iceberg_stream.sessions.node_queries import note_own_reads
 
-        note_query(self.get_thread_connection().handle, sql)
+        note_own_reads(self.get_thread_connection().handle, sql)
+
+    def begin_materialization(self, node: str) -> None:
+        """Note that what runs now for a node are statements of its materialization.
+
+        Args:
+            node: its unique id.
+        """
+        self._materialized.add(node)
 
     def on_write(self, table: QualifiedName) -> None:
         """Note that this thread's node has changed rows of a table without its session.
@@ -343,10 +352,12 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             merges=self._merges,
             external_sources=self.external_sources,
             small_tables=shared.small_tables,
+            materialized=self._materialized,
         )
 
     def cleanup_all(self) -> None:
         super().cleanup_all()
+        self._materialized.clear()
         self._pool.close()
         self._records.close()
         self.resources.close()

@@ -17,15 +17,29 @@ from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 def note_query(handle: SessionHandle, sql: str) -> None:
     """Note what a query reads of the table of the node that runs it, before it runs.
 
+    Queries of the node's materialization do not count: they compute no rows.
+
     Args:
         handle: the node's session.
         sql: the query.
     """
-    node = (get_node_info() or {}).get("node_relation") or {}
-    alias = str(node.get("alias") or "").lower()
+    node = get_node_info() or {}
+    if node.get("unique_id") not in handle.materialized:
+        note_own_reads(handle, sql)
+
+
+def note_own_reads(handle: SessionHandle, sql: str) -> None:
+    """Note what a query reads of the table of the node that runs it.
+
+    Args:
+        handle: the node's session.
+        sql: the query.
+    """
+    relation = (get_node_info() or {}).get("node_relation") or {}
+    alias = str(relation.get("alias") or "").lower()
     if not alias or alias not in sql.lower() or (read_set := handle.read_set(sql)) is None:
         return
-    own = (str(node.get("schema")).lower(), alias)
+    own = (str(relation.get("schema")).lower(), alias)
     names = [
         name
         for name in read_set.versions
