@@ -14,6 +14,7 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 
 from tests.functional.lake import rows, run, table
+from tests.integration.tables import read_by_duckdb
 
 START = datetime(2023, 12, 30)
 # The partition of a row by each layout. Columns in another letter case are the same.
@@ -125,6 +126,17 @@ class TestChanges:
                 "identity" if term == "p" else "bucket[2]" for term in by
             ]
         assert rows(project, "select count(*) from {schema}.changed") == [(6,)]
+
+        # Spark and DuckDB read no table whose partition spec has an id twice, as a field has that
+        # Iceberg adds again under the id of its void field.
+        for by in ([], ["p", "bucket(2, id)"], ["bucket(2, id)"], ["p"], ["p"]):
+            self.change(project, by=by, version=2)
+            terms = [f for f in self.fields(project) if f != "void"]
+            assert sorted(terms) == sorted("identity" if t == "p" else "bucket[2]" for t in by)
+            ids = [field.field_id for field in table(project, "changed").spec().fields]
+            assert len(set(ids)) == len(ids)
+        assert rows(project, "select count(*) from {schema}.changed where p = 1") == [(11,)]
+        assert read_by_duckdb(table(project, "changed").metadata_location).num_rows == 11
 
     @pytest.mark.parametrize(("version", "by"), [(1, ["id"]), (2, ["p"]), (2, None)])
     def test_a_column_of_a_partition_field_is_not_dropped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -213,13 +214,32 @@ class TableConfig:
             _require_partitionable(table, term)
         return [
             *(f"drop partition field {t.sql}" for t in dropped),
-            *(f"add partition field {t.sql}" for t in added),
+            *(f"add partition field {t.sql}{_name_clause(table, t, dropped)}" for t in added),
         ]
 
 
 def partition_fields(table: Table) -> list[IcebergPartitionField]:
     """Return the fields by which a table is partitioned now, without those that were dropped."""
     return [field for field in table.spec().fields if str(field.transform) != VOID]
+
+
+def _name_clause(table: Table, term: Term, dropped: Sequence[Term]) -> str:
+    """Return a name for a new partition field if Iceberg would give it the id of another field.
+
+    Since format version 2, Iceberg gives a new field the id of an earlier one with the same source
+    and transform, unless it has another name. Format version 1 has left such ids in `void` fields
+    of the current spec, and Spark cannot read a table whose spec has an id twice.
+    """
+    if table.metadata.format_version < 2:
+        return ""
+    fields = [field for spec in table.specs().values() for field in spec.fields]
+    recycled = {field.field_id for field in fields if _as_term(table, field) == term}
+    kept = {f.field_id for f in table.spec().fields if _as_term(table, f) not in dropped}
+    if not recycled & kept:
+        return ""
+    taken = {name.lower() for name in (*table.schema().column_names, *(f.name for f in fields))}
+    names = (f"{term.column}_{term.transform}_{number}" for number in itertools.count(2))
+    return f" as {quote(next(name for name in names if name.lower() not in taken))}"
 
 
 def _require_partitionable(table: Table, term: Term) -> None:
