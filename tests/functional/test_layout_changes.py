@@ -79,7 +79,7 @@ select id, at, '{{ var("run") }}' as run from {{ ref('events') }}
 """
 CHANGED = """
 {{ config(materialized='incremental', incremental_strategy='append', on_schema_change=var('change'),
-    partition_by=var('by', none), format_version=var('version', 2)) }}
+    partition_by=var('by', none), format_version=var('version', 2), merge_mode=var('mode', none)) }}
 select 1 as id, 'x' as s {{ ', 1 as p' if var('p') }} {{ ', 2 as added' if var('added', false) }}
 """
 
@@ -165,3 +165,21 @@ class TestChanges:
             *[(1, "x", None)] * 3,
             (1, "x", 2),
         ]
+
+    def test_merge_on_read_keeps_a_former_partition_column(self, project: Any) -> None:
+        """Iceberg writes no deletes by position if the column of any partition spec is gone."""
+        run(project, "drop table if exists {schema}.changed")
+        self.change(project, by=["p"])
+        run(project, "insert into {schema}.changed select id, 'x', 1 from values (1), (2) as t(id)")
+        drops = {"change": "sync_all_columns", "by": [], "p": False}
+        message = self.change(project, passes=False, mode="merge-on-read", **drops)
+        assert "`p` of " in message and "cannot be dropped" in message
+        assert "Set `merge_mode: copy-on-write`" in message
+        assert table(project, "changed").schema().column_names == ["id", "s", "p"]
+        self.change(project, mode="copy-on-write", **drops)
+        self.change(project, mode="merge-on-read", **drops)
+        with pytest.raises(Exception, match="A column that once partitioned the table is gone"):
+            run(project, "delete from {schema}.changed where id = 2")
+        self.change(project, mode="copy-on-write", **drops)
+        run(project, "delete from {schema}.changed where id = 2")
+        assert rows(project, "select count(*), max(id) from {schema}.changed") == [(5, 1)]
