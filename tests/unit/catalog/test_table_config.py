@@ -89,5 +89,14 @@ def test_merge_mode_sets_all_three() -> None:
     assert set(config.properties) == {"write.merge.mode", "write.update.mode", "write.delete.mode"}
 
 
+def test_format_version_1_has_no_delete_files() -> None:
+    for version in ({"format_version": 1}, {"table_properties": {"format-version": 1}}):
+        _, errors = parse_table_config({"merge_mode": "merge-on-read", **version})
+        assert len(errors) == 1
+        assert "`merge_mode: merge-on-read` needs delete files" in errors[0]
+        assert not parse_table_config({"merge_mode": "copy-on-write", **version})[1]
+    assert not parse_table_config({"merge_mode": "merge-on-read", "format_version": 2})[1]
+
+
 def test_a_term_is_equal_to_the_one_in_the_spec() -> None:
     assert parse_term("bucket(4, id)") == Term("bucket", "id", 4)

@@ -365,6 +365,11 @@ def _properties(config: Mapping[str, Any], errors: list[str]) -> dict[str, str]:
                 properties.setdefault(f"write.{operation}.mode", merge_mode)
         else:
             errors.append(must_be_one_of("merge_mode", merge_mode, MERGE_MODES))
+    if merge_mode == "merge-on-read" and properties.get("format-version") == "1":
+        errors.append(
+            "`merge_mode: merge-on-read` needs delete files, which `format_version: 1` does not "
+            "have. Set `format_version` to 2 or 3, or remove `merge_mode`"
+        )
     return properties
 
 
