@@ -323,6 +323,17 @@ class MaterializationHooks(metaclass=AdapterMeta):
 
             check_fields(model, self.get_columns_in_relation(staging), of_table)
 
+    @available.parse(lambda *a: [])
+    def lossy_keys(
+        self, model: Mapping[str, Any], staging: BaseRelation, of_table: Sequence[Column]
+    ) -> list[dict[str, str]]:
+        """Return the columns of an increment's key whose values its table may not store exactly."""
+        from dbt.adapters.iceberg_stream.materializations.schema_changes import lossy_keys
+
+        return lossy_keys(
+            model["config"], staging.render(), self.get_columns_in_relation(staging), of_table
+        )
+
     @available.parse(lambda condition: "")
     @staticmethod
     def as_operand(condition: str | None) -> str:
