@@ -81,6 +81,7 @@ CHANGED = """
 {{ config(materialized='incremental', incremental_strategy='append', on_schema_change=var('change'),
     partition_by=var('by', none), format_version=var('version', 2), merge_mode=var('mode', none)) }}
 select 1 as id, 'x' as s {{ ', 1 as p' if var('p') }} {{ ', 2 as added' if var('added', false) }}
+  {{ ", date'2026-01-02' as at, 2 as at_day" if var('times', false) }}
 """
 
 
@@ -109,12 +110,16 @@ class TestChanges:
         assert actual == [(0, "first"), (1, "second"), (2, "first"), (3, "first")]
 
     def test_a_wrong_layout_changes_nothing(self, project: Any) -> None:
-        self.change(project, by=["P"])
+        run(project, "drop table if exists {schema}.changed")
+        self.change(project, by=["P"], times=True)
         for wrong, words in (
             ("day(s)", "`partition_by` has days(`s`), but `s` of "),
             ("nowhere", "`partition_by` names `nowhere`, which "),
+            ("day(at)", "Iceberg names its partition field `at_day`, but the table has a column"),
         ):
-            assert words in self.change(project, by=[wrong], passes=False)
+            for more in ([], ["--full-refresh"]) if wrong == "day(at)" else ([],):
+                message = self.change(project, *more, by=[wrong], passes=False, times=True)
+                assert words in message
             assert self.fields(project) == ["identity"]
 
     def test_format_version_1_keeps_dropped_fields(self, project: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,26 @@ class Term:
     def spec_name(self) -> str:
         """The transform as table metadata spells it."""
         return self.transform if self.width is None else f"{self.transform}[{self.width}]"
+
+    def require_free_name(self, columns: Collection[str], added: bool = False) -> None:
+        """Check that no column has the name that Iceberg gives the term's partition field.
+
+        Args:
+            columns: the table's.
+            added: whether the field is added to a table that exists.
+
+        Raises:
+            CatalogError: a column has it.
+        """
+        suffix = "trunc" if self.transform == "truncate" else self.transform
+        width = f"_{self.width}" if added and self.width is not None else ""
+        name = f"{self.column}_{suffix}{width}"
+        if self.transform != "identity" and name in columns:
+            raise CatalogError(
+                f"`partition_by` has {self.sql}: Iceberg names its partition field `{name}`, but "
+                "the table has a column of this name. Nothing was changed. Rename the column, or "
+                "partition by another one."
+            )
 
 
 @dataclass(frozen=True)
@@ -147,6 +167,18 @@ class TableConfig:
         kept = [t for t in self.partition_by or () if t.column.split(".")[0] not in columns]
         return replace(self, partition_by=tuple(kept))
 
+    def require_free_names(self, columns: Collection[str]) -> None:
+        """Check that no column of a new table has the name of a partition field.
+
+        Args:
+            columns: the table's.
+
+        Raises:
+            CatalogError: one has it.
+        """
+        for term in self.partition_by or ():
+            term.require_free_name(columns)
+
     def missing_columns(self, names: Iterable[str]) -> list[str]:
         """Return the columns of partition fields that are not among others.
 
@@ -212,6 +244,8 @@ class TableConfig:
         added = [t for t in self.partition_by if t not in current]
         for term in added:
             _require_partitionable(table, term)
+            if not _name_clause(table, term, dropped):
+                term.require_free_name(table.schema().column_names, added=True)
         return [
             *(f"drop partition field {t.sql}" for t in dropped),
             *(f"add partition field {t.sql}{_name_clause(table, t, dropped)}" for t in added),

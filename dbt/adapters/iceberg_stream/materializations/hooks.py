@@ -211,7 +211,10 @@ class MaterializationHooks(metaclass=AdapterMeta):
         # The header's functions are created with the table.
         if header or not (layout.partition_by or layout.sort_order):
             return layout
-        return layout.spelled(column.name for column in self.get_column_schema_from_query(select))
+        names = [column.name for column in self.get_column_schema_from_query(select)]
+        spelled = layout.spelled(names)
+        spelled.require_free_names(names)
+        return spelled
 
     @available.parse(lambda *a, **k: [])
     def layout_alterations(
