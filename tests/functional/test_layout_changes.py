@@ -14,6 +14,7 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 
 from tests.functional.lake import rows, run, table
+from tests.integration.tables import read_by_duckdb
 
 START = datetime(2023, 12, 30)
 # The partition of a row by each layout. Columns in another letter case are the same.
@@ -78,8 +79,9 @@ select id, at, '{{ var("run") }}' as run from {{ ref('events') }}
 """
 CHANGED = """
 {{ config(materialized='incremental', incremental_strategy='append', on_schema_change=var('change'),
-    partition_by=var('by', none), format_version=var('version', 2)) }}
+    partition_by=var('by', none), format_version=var('version', 2), merge_mode=var('mode', none)) }}
 select 1 as id, 'x' as s {{ ', 1 as p' if var('p') }} {{ ', 2 as added' if var('added', false) }}
+  {{ ", date'2026-01-02' as at, 2 as at_day" if var('times', false) }}
 """
 
 
@@ -108,12 +110,16 @@ class TestChanges:
         assert actual == [(0, "first"), (1, "second"), (2, "first"), (3, "first")]
 
     def test_a_wrong_layout_changes_nothing(self, project: Any) -> None:
-        self.change(project, by=["P"])
+        run(project, "drop table if exists {schema}.changed")
+        self.change(project, by=["P"], times=True)
         for wrong, words in (
             ("day(s)", "`partition_by` has days(`s`), but `s` of "),
             ("nowhere", "`partition_by` names `nowhere`, which "),
+            ("day(at)", "Iceberg names its partition field `at_day`, but the table has a column"),
         ):
-            assert words in self.change(project, by=[wrong], passes=False)
+            for more in ([], ["--full-refresh"]) if wrong == "day(at)" else ([],):
+                message = self.change(project, *more, by=[wrong], passes=False, times=True)
+                assert words in message
             assert self.fields(project) == ["identity"]
 
     def test_format_version_1_keeps_dropped_fields(self, project: Any) -> None:
@@ -125,6 +131,17 @@ class TestChanges:
                 "identity" if term == "p" else "bucket[2]" for term in by
             ]
         assert rows(project, "select count(*) from {schema}.changed") == [(6,)]
+
+        # Spark and DuckDB read no table whose partition spec has an id twice, as a field has that
+        # Iceberg adds again under the id of its void field.
+        for by in ([], ["p", "bucket(2, id)"], ["bucket(2, id)"], ["p"], ["p"]):
+            self.change(project, by=by, version=2)
+            terms = [f for f in self.fields(project) if f != "void"]
+            assert sorted(terms) == sorted("identity" if t == "p" else "bucket[2]" for t in by)
+            ids = [field.field_id for field in table(project, "changed").spec().fields]
+            assert len(set(ids)) == len(ids)
+        assert rows(project, "select count(*) from {schema}.changed where p = 1") == [(11,)]
+        assert read_by_duckdb(table(project, "changed").metadata_location).num_rows == 11
 
     @pytest.mark.parametrize(("version", "by"), [(1, ["id"]), (2, ["p"]), (2, None)])
     def test_a_column_of_a_partition_field_is_not_dropped(
@@ -153,3 +170,21 @@ class TestChanges:
             *[(1, "x", None)] * 3,
             (1, "x", 2),
         ]
+
+    def test_merge_on_read_keeps_a_former_partition_column(self, project: Any) -> None:
+        """Iceberg writes no deletes by position if the column of any partition spec is gone."""
+        run(project, "drop table if exists {schema}.changed")
+        self.change(project, by=["p"])
+        run(project, "insert into {schema}.changed select id, 'x', 1 from values (1), (2) as t(id)")
+        drops = {"change": "sync_all_columns", "by": [], "p": False}
+        message = self.change(project, passes=False, mode="merge-on-read", **drops)
+        assert "`p` of " in message and "cannot be dropped" in message
+        assert "Set `merge_mode: copy-on-write`" in message
+        assert table(project, "changed").schema().column_names == ["id", "s", "p"]
+        self.change(project, mode="copy-on-write", **drops)
+        self.change(project, mode="merge-on-read", **drops)
+        with pytest.raises(Exception, match="A column that once partitioned the table is gone"):
+            run(project, "delete from {schema}.changed where id = 2")
+        self.change(project, mode="copy-on-write", **drops)
+        run(project, "delete from {schema}.changed where id = 2")
+        assert rows(project, "select count(*), max(id) from {schema}.changed") == [(5, 1)]

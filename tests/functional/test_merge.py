@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -240,6 +241,13 @@ select 1 as id, 2 as n
 """
 
 
+ROUNDED = """
+{{ config(materialized='incremental', incremental_strategy=var('strategy', 'merge'), unique_key='ID',
+    merge_engine=var('engine')) }}
+select cast({{ var('value', '1.30') }} as decimal(9, {{ var('scale', 1) }})) as id, 1 as n
+"""
+
+
 class TestRefusedIncrements:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
@@ -248,6 +256,7 @@ class TestRefusedIncrements:
             "structs.sql": STRUCTS,
             "random.sql": RANDOM,
             "other_type.sql": OTHER_TYPE,
+            "rounded.sql": ROUNDED,
         }
 
     @pytest.fixture(scope="class")
@@ -286,6 +295,24 @@ class TestRefusedIncrements:
             assert '"(n <=> n)" due to data type mismatch' in message
             assert '("INT" and "ARRAY<STRING>")' in message
         assert snapshot_ids(project, "other_type") == before
+
+    @pytest.mark.parametrize("strategy", ["merge", "delete+insert"])
+    def test_keys_that_the_table_would_round(self, project: Any, strategy: str) -> None:
+        def build(expect_pass: bool = True, **variables: Any) -> str:
+            given = json.dumps({"strategy": strategy, **variables})
+            command = ["run", "--select", "rounded", "--vars", given]
+            message: str = run_dbt(command, expect_pass=expect_pass)[0].message
+            return message
+
+        build(engine="auto")
+        # Digits that are all 0 are stored as they are.
+        build(engine="auto", scale=2)
+        before = snapshot_ids(project, "rounded")
+        for engine in ("auto", "spark", "rewrite"):
+            message = build(False, engine=engine, value="1.26", scale=2)
+            assert "returns 1.26 in `id`, a column of its `unique_key`" in message
+            assert "Cast `id` to decimal(9,1) in the query" in message
+        assert snapshot_ids(project, "rounded") == before
 
 
 MODEL_OF_A_SCHEMA = """

@@ -357,6 +357,12 @@ TAKEN = """
   select * from {{ target.schema }}.odd
 {% endsnapshot %}
 """
+DOUBLED = """
+{% snapshot doubled %}
+  {{ config(strategy='check', unique_key=['id', 'k'], check_cols=['v']) }}
+  select 1 as id, 'x' as k, explode(array({{ var('values', 0) }})) as v
+{% endsnapshot %}
+"""
 
 
 class TestOddSources:
@@ -368,7 +374,7 @@ class TestOddSources:
             TIMED.format(name=name, deletes=deletes, current=current, at=at)
             for name, (deletes, current, at) in TIMED_ROWS.items()
         )
-        return {"odd.sql": ODD_SNAPSHOTS + timed, "taken.sql": TAKEN}
+        return {"odd.sql": ODD_SNAPSHOTS + timed, "taken.sql": TAKEN, "doubled.sql": DOUBLED}
 
     def test_versions(self, project: Any) -> None:
         # The last run has no changes.
@@ -380,7 +386,14 @@ class TestOddSources:
                 f"{version}L as dbt_until, id as dbt_changed_at from range(3)",
             )
             # Later versions lack the row 0, and have the row 2.
-            arguments = ["--vars", f"least: {version - 1}", "--exclude", "taken", "epochs"]
+            arguments = [
+                "--vars",
+                f"least: {version - 1}",
+                "--exclude",
+                "taken",
+                "epochs",
+                "doubled",
+            ]
             run_dbt(["snapshot", *arguments])
         for name in ("semicolon", "numbers"):
             query = f"select dbt_change, count(*) from {{schema}}.{name} group by 1 order by 1"
@@ -398,6 +411,16 @@ class TestOddSources:
                 (1, True, True, True, True),
                 (2, True, True, True, True),
             ]
+
+    def test_a_key_that_occurs_twice_is_named(self, project: Any) -> None:
+        for values, passes in (("1", True), ("'2, 3'", False), ("4", True)):
+            command = ["snapshot", "-s", "doubled", "--vars", f"values: {values}"]
+            (result,) = run_dbt(command, expect_pass=passes)
+            if not passes:
+                expected = "a unique_key (id, k) occurs more than once: (1, x) 2 times."
+                assert expected in result.message and "MERGE_CARD" not in result.message
+        query = "select v, dbt_valid_to is null from {schema}.doubled order by v"
+        assert rows(project, query) == [(1, False), (4, True)]
 
     def test_refusals(self, project: Any) -> None:
         run(project, "create or replace table {schema}.odd as select 1 as id, 2L as dbt_until")

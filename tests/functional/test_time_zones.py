@@ -9,7 +9,7 @@ import pytest
 from dbt.tests.util import run_dbt
 
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
-from tests.functional.lake import rows
+from tests.functional.lake import rows, run
 
 # Zones, and a day in UTC around which their clocks are changed; the second is changed by half an hour.
 ZONES = {
@@ -47,6 +47,14 @@ def model(dbt, session):
     dbt.config(materialized='table'%s)
     return pd.DataFrame({'id': [1, 2], 'at': pd.to_datetime(['2026-03-08 02:30:00', '2026-10-25 01:30:00'])})
 """
+
+DELETED = """
+{{% snapshot deleted_{kind} %}}
+  {{{{ config(strategy='timestamp', unique_key='id', updated_at='at', hard_deletes='new_record') }}}}
+  select id, cast('2026-01-02 03:04:05' as {kind}) as at from range({{{{ var('count', 1) }}}})
+{{% endsnapshot %}}
+"""
+KINDS = ("timestamp_ntz", "date", "string")
 
 
 @pytest.fixture(
@@ -86,10 +94,10 @@ class TestTimeZones:
     def test_microbatch(self, project: Any, zone: str) -> None:
         day = datetime.fromisoformat(ZONES[zone])
         start, end = (str((day + timedelta(days=days)).date()) for days in (0, 2))
-        run = ["run", "--event-time-start", start, "--event-time-end", end]
-        run += ["--vars", f"{{start: {seconds(start)}}}"]
-        run_dbt([*run, "--full-refresh"])
-        run_dbt(run)
+        command = ["run", "--event-time-start", start, "--event-time-end", end]
+        command += ["--vars", f"{{start: {seconds(start)}}}"]
+        run_dbt([*command, "--full-refresh"])
+        run_dbt(command)
         for name in ("whole_ts", "whole_ntz", "whole_day", "parts_ts", "parts_ntz", "parts_day"):
             query = f"select count(*), count(distinct id) from {{schema}}.{name}"
             assert rows(project, query) == [(96, 96)], name
@@ -122,3 +130,24 @@ class TestRowsOfFiles:
         for name in ("frame", "frame_by_spark"):
             query = f"select unix_seconds(at) from {{schema}}.{name} order by id"
             assert rows(project, query) == expected, name
+
+
+class TestDeletions:
+    @pytest.fixture(scope="class")
+    def snapshots(self) -> dict[str, str]:
+        return {f"{kind}.sql": DELETED.format(kind=kind) for kind in KINDS}
+
+    def test_their_times_are_utc(self, project: Any, zone: str) -> None:
+        for kind in KINDS:
+            run(project, f"drop table if exists {{schema}}.deleted_{kind}")
+        times = [datetime.now(timezone.utc)]
+        for count in (1, 0):
+            run_dbt(["snapshot", "--vars", f"count: {count}"])
+        times.append(datetime.now(timezone.utc))
+        begin, end = (str(time.replace(tzinfo=None)) for time in times)
+        for kind in KINDS:
+            query = f"select dbt_valid_from, dbt_valid_to from {{schema}}.deleted_{kind} order by 1"
+            (first, until), (deletion, _) = rows(project, query)
+            assert until == deletion, kind
+            length = 10 if kind == "date" else 26
+            assert begin[:length] <= str(deletion) <= end[:length], kind

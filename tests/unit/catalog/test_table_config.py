@@ -1,5 +1,6 @@
 import pytest
 
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.table_config import (
     Term,
     literal,
@@ -89,5 +90,35 @@ def test_merge_mode_sets_all_three() -> None:
     assert set(config.properties) == {"write.merge.mode", "write.update.mode", "write.delete.mode"}
 
 
+def test_format_version_1_has_no_delete_files() -> None:
+    for version in ({"format_version": 1}, {"table_properties": {"format-version": 1}}):
+        _, errors = parse_table_config({"merge_mode": "merge-on-read", **version})
+        assert len(errors) == 1
+        assert "`merge_mode: merge-on-read` needs delete files" in errors[0]
+        assert not parse_table_config({"merge_mode": "copy-on-write", **version})[1]
+    assert not parse_table_config({"merge_mode": "merge-on-read", "format_version": 2})[1]
+
+
 def test_a_term_is_equal_to_the_one_in_the_spec() -> None:
     assert parse_term("bucket(4, id)") == Term("bucket", "id", 4)
+
+
+@pytest.mark.parametrize(
+    ("term", "created", "added"),
+    [
+        ("day(at)", "at_day", "at_day"),
+        ("bucket(4, id)", "id_bucket", "id_bucket_4"),
+        ("truncate(2, s)", "s_trunc", "s_trunc_2"),
+        ("id", None, None),
+    ],
+)
+def test_names_of_partition_fields(term: str, created: str | None, added: str | None) -> None:
+    """Those of Iceberg, which no column may have."""
+    columns = ["at", "id", "s", "at_day", "id_bucket", "id_bucket_4", "s_trunc", "s_trunc_2"]
+    parsed = parse_term(term)
+    assert parsed is not None
+    for name, is_added in ((created, False), (added, True)):
+        parsed.require_free_name([column for column in columns if column != name], is_added)
+        if name is not None:
+            with pytest.raises(CatalogError, match=f"names its partition field `{name}`, but"):
+                parsed.require_free_name(columns, is_added)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +117,32 @@ def fields(metadata: Metadata) -> list[dict[str, Any]]:
         current = version["schema-id"]
     schema = next(s for s in metadata["schemas"] if s["schema-id"] == current)
     return list(schema["fields"])
+
+
+def iter_fields(fields: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield fields with all that are nested in them.
+
+    Args:
+        fields: as table metadata has them.
+
+    Yields:
+        The fields; of elements, keys and values of lists and maps only the type.
+    """
+    for field in fields:
+        yield field
+        if isinstance(kind := field["type"], Mapping):
+            elements = [{"type": kind[p]} for p in ("element", "key", "value") if p in kind]
+            yield from iter_fields([*kind.get("fields", ()), *elements])
+
+
+def has_initial_default(metadata: Metadata) -> bool:
+    """Return whether a column of a table has, or had, a default for rows that are older than it.
+
+    Args:
+        metadata: table metadata.
+    """
+    every = (field for schema in metadata["schemas"] for field in schema["fields"])
+    return any(field.get("initial-default") is not None for field in iter_fields(every))
 
 
 def snapshots(metadata: Metadata) -> Iterator[SnapshotSummary]:

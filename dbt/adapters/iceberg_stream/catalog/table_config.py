@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,26 @@ class Term:
     def spec_name(self) -> str:
         """The transform as table metadata spells it."""
         return self.transform if self.width is None else f"{self.transform}[{self.width}]"
+
+    def require_free_name(self, columns: Collection[str], added: bool = False) -> None:
+        """Check that no column has the name that Iceberg gives the term's partition field.
+
+        Args:
+            columns: the table's.
+            added: whether the field is added to a table that exists.
+
+        Raises:
+            CatalogError: a column has it.
+        """
+        suffix = "trunc" if self.transform == "truncate" else self.transform
+        width = f"_{self.width}" if added and self.width is not None else ""
+        name = f"{self.column}_{suffix}{width}"
+        if self.transform != "identity" and name in columns:
+            raise CatalogError(
+                f"`partition_by` has {self.sql}: Iceberg names its partition field `{name}`, but "
+                "the table has a column of this name. Nothing was changed. Rename the column, or "
+                "partition by another one."
+            )
 
 
 @dataclass(frozen=True)
@@ -146,6 +167,18 @@ class TableConfig:
         kept = [t for t in self.partition_by or () if t.column.split(".")[0] not in columns]
         return replace(self, partition_by=tuple(kept))
 
+    def require_free_names(self, columns: Collection[str]) -> None:
+        """Check that no column of a new table has the name of a partition field.
+
+        Args:
+            columns: the table's.
+
+        Raises:
+            CatalogError: one has it.
+        """
+        for term in self.partition_by or ():
+            term.require_free_name(columns)
+
     def missing_columns(self, names: Iterable[str]) -> list[str]:
         """Return the columns of partition fields that are not among others.
 
@@ -211,15 +244,36 @@ class TableConfig:
         added = [t for t in self.partition_by if t not in current]
         for term in added:
             _require_partitionable(table, term)
+            if not _name_clause(table, term, dropped):
+                term.require_free_name(table.schema().column_names, added=True)
         return [
             *(f"drop partition field {t.sql}" for t in dropped),
-            *(f"add partition field {t.sql}" for t in added),
+            *(f"add partition field {t.sql}{_name_clause(table, t, dropped)}" for t in added),
         ]
 
 
 def partition_fields(table: Table) -> list[IcebergPartitionField]:
     """Return the fields by which a table is partitioned now, without those that were dropped."""
     return [field for field in table.spec().fields if str(field.transform) != VOID]
+
+
+def _name_clause(table: Table, term: Term, dropped: Sequence[Term]) -> str:
+    """Return a name for a new partition field if Iceberg would give it the id of another field.
+
+    Since format version 2, Iceberg gives a new field the id of an earlier one with the same source
+    and transform, unless it has another name. Format version 1 has left such ids in `void` fields
+    of the current spec, and Spark cannot read a table whose spec has an id twice.
+    """
+    if table.metadata.format_version < 2:
+        return ""
+    fields = [field for spec in table.specs().values() for field in spec.fields]
+    recycled = {field.field_id for field in fields if _as_term(table, field) == term}
+    kept = {f.field_id for f in table.spec().fields if _as_term(table, f) not in dropped}
+    if not recycled & kept:
+        return ""
+    taken = {name.lower() for name in (*table.schema().column_names, *(f.name for f in fields))}
+    names = (f"{term.column}_{term.transform}_{number}" for number in itertools.count(2))
+    return f" as {quote(next(name for name in names if name.lower() not in taken))}"
 
 
 def _require_partitionable(table: Table, term: Term) -> None:
@@ -345,6 +399,11 @@ def _properties(config: Mapping[str, Any], errors: list[str]) -> dict[str, str]:
                 properties.setdefault(f"write.{operation}.mode", merge_mode)
         else:
             errors.append(must_be_one_of("merge_mode", merge_mode, MERGE_MODES))
+    if merge_mode == "merge-on-read" and properties.get("format-version") == "1":
+        errors.append(
+            "`merge_mode: merge-on-read` needs delete files, which `format_version: 1` does not "
+            "have. Set `format_version` to 2 or 3, or remove `merge_mode`"
+        )
     return properties
 
 

@@ -111,6 +111,17 @@ ADVICE = (
         "range's column.",
     ),
     (
+        r"Deletes are supported in V2 and above",
+        "The table has format version 1, which has no delete files for `merge-on-read`. Set "
+        "`format_version` to 2 or 3, or `merge_mode: copy-on-write`.",
+    ),
+    (
+        r"Cannot find field \d+",
+        "A column that once partitioned the table is gone, and without it Iceberg's merge-on-read "
+        "cannot delete rows. Set `merge_mode: copy-on-write`, or drop the table and build it "
+        "again; --full-refresh alone keeps the earlier partition fields.",
+    ),
+    (
         r"INVALID_PANDAS_UDF_PLACEMENT",
         "Compute Python aggregates in a query of their own and join its rows, or write the "
         "function in SQL.",

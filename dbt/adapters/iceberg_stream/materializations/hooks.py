@@ -211,7 +211,10 @@ class MaterializationHooks(metaclass=AdapterMeta):
         # The header's functions are created with the table.
         if header or not (layout.partition_by or layout.sort_order):
             return layout
-        return layout.spelled(column.name for column in self.get_column_schema_from_query(select))
+        names = [column.name for column in self.get_column_schema_from_query(select)]
+        spelled = layout.spelled(names)
+        spelled.require_free_names(names)
+        return spelled
 
     @available.parse(lambda *a, **k: [])
     def layout_alterations(
@@ -265,17 +268,28 @@ class MaterializationHooks(metaclass=AdapterMeta):
     def refuse_partition_columns(
         self, relation: IcebergStreamRelation, removed: Sequence[Column]
     ) -> None:
-        """Refuse to drop columns of the partition spec: Iceberg could not read the table.
+        """Refuse to drop columns of a partition spec without which Iceberg fails.
 
         Raises:
-            CompilationError: one of the columns has a partition field.
+            CompilationError: one of the columns has a partition field, which is needed to read the
+                table, or to delete rows with merge-on-read.
         """
-        if names := self._partitions(relation).fields_of([column.name for column in removed]):
+        if not removed:
+            return
+        partitions, columns = self._partitions(relation), [column.name for column in removed]
+        if names := partitions.fields_of(columns):
             raise CompilationError(
                 f"`{names[0]}` of {relation} cannot be dropped: it partitions the table, or did so "
                 "in format version 1, which keeps such fields. Nothing was changed. Set "
                 "`partition_by` to other columns; in format version 1, select the column again, or "
                 "drop the table and build it with `format_version: 2`."
+            )
+        if names := partitions.needed_by_deletes(columns):
+            raise CompilationError(
+                f"`{names[0]}` of {relation} cannot be dropped: it once partitioned the table, and "
+                "without it Iceberg's merge-on-read cannot delete rows any more. Nothing was "
+                "changed. Set `merge_mode: copy-on-write`, or select the column again, as null if "
+                "need be."
             )
 
     @available.parse_none
@@ -311,6 +325,17 @@ class MaterializationHooks(metaclass=AdapterMeta):
             from dbt.adapters.iceberg_stream.materializations.schema_changes import check_fields
 
             check_fields(model, self.get_columns_in_relation(staging), of_table)
+
+    @available.parse(lambda *a: [])
+    def lossy_keys(
+        self, model: Mapping[str, Any], staging: BaseRelation, of_table: Sequence[Column]
+    ) -> list[dict[str, str]]:
+        """Return the columns of an increment's key whose values its table may not store exactly."""
+        from dbt.adapters.iceberg_stream.materializations.schema_changes import lossy_keys
+
+        return lossy_keys(
+            model["config"], staging.render(), self.get_columns_in_relation(staging), of_table
+        )
 
     @available.parse(lambda condition: "")
     @staticmethod

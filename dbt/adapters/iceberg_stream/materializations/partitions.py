@@ -74,10 +74,30 @@ class Partitions:
         Args:
             columns: names of columns, as the table spells them.
         """
+        return self._sources([self.table.spec()], columns)
+
+    def needed_by_deletes(self, columns: Sequence[str]) -> list[str]:
+        """Return which columns merge-on-read needs, because they partition the table or once did.
+
+        Iceberg for Spark deletes no row by position if the column of any partition spec is gone,
+        even of one that no file has.
+
+        Args:
+            columns: names of columns, as the table spells them.
+        """
+        properties = self.table.properties
+        modes = (properties.get(f"write.{name}.mode") for name in ("merge", "update", "delete"))
+        if "merge-on-read" not in modes:
+            return []
+        return self._sources([*self.table.specs().values()], columns)
+
+    def _sources(self, specs: Sequence[PartitionSpec], columns: Sequence[str]) -> list[str]:
+        """Return which columns have a field in one of some partition specs."""
         schema = self.table.schema()
         sources = {
             (schema.find_column_name(field.source_id) or "").split(".")[0]
-            for field in self.table.spec().fields
+            for spec in specs
+            for field in spec.fields
         }
         return [name for name in columns if name in sources]
 

@@ -10,6 +10,8 @@ from dbt.adapters.base import Column
 from dbt_common.exceptions import CompilationError
 
 from dbt.adapters.iceberg_stream.sql.field_changes import field_changes
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.sql.type_changes import may_lose
 
 
 def schema_changes(new: Sequence[Column], old: Sequence[Column]) -> dict[str, Any]:
@@ -102,6 +104,42 @@ def check_fields(model: Mapping[str, Any], new: Sequence[Column], old: Sequence[
                 "which its table does not have. Set `on_schema_change: append_new_columns` to add "
                 "new fields to the table, or leave them out of the query."
             )
+
+
+def lossy_keys(
+    config: Mapping[str, Any], staging: str, new: Sequence[Column], old: Sequence[Column]
+) -> list[dict[str, str]]:
+    """Return the columns of a key whose values the table may not store exactly.
+
+    Spark compares such a value before it stores it, so each run would insert its row again.
+
+    Args:
+        config: the model's.
+        staging: the increment, in SQL.
+        new: columns of the increment.
+        old: columns of the table.
+
+    Returns:
+        `name` and `type` of each column of the table, and `sql` that queries one lost value.
+    """
+    if config.get("skip_not_matched_step"):
+        return []  # inserts nothing
+    unique_key = config.get("unique_key") or ()
+    names = [unique_key] if isinstance(unique_key, str) else unique_key
+    keys = {name.replace("`", "").lower() for name in names}
+    by_name = {column.name.lower(): column for column in old if "<" not in column.data_type}
+    lossy = []
+    for column in new:
+        stored = by_name.get(column.name.lower())
+        if stored is None or column.name.lower() not in keys:
+            continue
+        if may_lose(column.data_type, stored.data_type):
+            value = quote(column.name)
+            back = f"try_cast(try_cast({value} as {stored.data_type}) as {column.data_type})"
+            lost = f"where not {value} <=> {back} limit 1"
+            sql = f"select cast({value} as string) from {staging} {lost}"
+            lossy.append({"name": stored.name, "type": stored.data_type, "sql": sql})
+    return lossy
 
 
 def _names(column: Column, paths: Sequence[Sequence[str]]) -> str:

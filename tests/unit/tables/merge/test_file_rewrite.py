@@ -202,6 +202,30 @@ def test_rows_that_go_to_other_files(file: Path, in_place: bool) -> None:
     assert task.moved["id"].to_pylist() == [2]
 
 
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.struct([("d", pa.float64())])])
+def test_rows_of_another_partition_go_if_they_are_equal_in_sql(
+    file: Path, kind: pa.DataType
+) -> None:
+    """0.0 and -0.0 are two partitions; NaN is one, and a row that stays is in another one."""
+    part = pa.field("p", kind, metadata={"PARQUET:field_id": "3"})
+    schema = SCHEMA.append(part)
+
+    def table(n: int, *values: float) -> pa.Table:
+        parts = pa.array([{"d": v} for v in values] if pa.types.is_struct(kind) else values, kind)
+        return pa.table({"id": range(4), "n": [n] * 4, "p": parts}, schema=schema)
+
+    nan = float("nan")
+    pq.write_table(table(0, 0.0, -0.0, nan, -0.0), file)
+    source = Source(table(5, -0.0, 0.0, -nan, -0.0), ["id"])
+    rewrite = replace(
+        file_merge(), schema=schema, source=source, updates=["n", "p"], moved_by=["p"]
+    )
+    change = merge_rows(file, rewrite)
+    assert change.moved is not None
+    assert (change.changed, change.moved["id"].to_pylist()) == (4, [0, 1])
+    assert pq.read_table(change.new_files[0].location)["id"].to_pylist() == [2, 3]
+
+
 def old_files(file: Path) -> pa.RecordBatch:
     old = OldFile(str(file), str(file), dead=pa.array([0]))
     return pa.RecordBatch.from_pylist([vars(old)], OLD_FILES)

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 
-from dbt.adapters.iceberg_stream.tables.merge.plan import sorted_by
-from tests.unit.local_tables import data_file
+from dbt.adapters.iceberg_stream.tables.merge.plan import (
+    MergePlan,
+    sorted_by,
+    why_spark,
+)
+from tests.unit.local_tables import data_file, make_catalog, make_table
 
 INNER = iceberg.StructType(iceberg.NestedField(3, "n", iceberg.LongType(), required=False))
 SCHEMA = Schema(
@@ -44,3 +49,40 @@ def test_columns_that_an_order_goes_by(number: int | None, expected: set[str]) -
         "sort-orders": [order(0), order(1, 4), order(2, 1, 4), order(3, 3), order(4, 9)],
     }
     assert sorted_by(metadata, data_file("a", sort_order_id=number)) == expected
+
+
+def field(number: int, name: str, kind: Any = "int", **others: Any) -> dict[str, Any]:
+    return {"id": number, "name": name, "required": False, "type": kind, **others}
+
+
+MAP = {
+    "type": "map",
+    **{"key-id": 3, "key": "int", "value-id": 4, "value": "int", "value-required": False},
+}
+VARIANTS = {"type": "list", "element-id": 3, "element": "variant", "element-required": False}
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        (field(2, "variant", doc="variant"), None),
+        (field(2, "initial-default", doc="initial-default"), None),
+        (field(2, "s", {"type": "struct", "fields": [field(3, "variant")]}), None),
+        (field(2, "v", "variant"), "a column has the type variant"),
+        (field(2, "v", VARIANTS), "a column has the type variant"),
+        (field(2, "n", **{"initial-default": 0}), "a column has an initial default"),
+        (
+            field(2, "s", {"type": "struct", "fields": [field(3, "n", **{"initial-default": 0})]}),
+            "a column has an initial default",
+        ),
+        (field(2, "m", MAP), "values of the updated column m, map<int, int>, cannot be compared"),
+    ],
+)
+def test_columns_that_only_spark_merges(
+    tmp_path: Path, column: dict[str, Any], reason: str | None
+) -> None:
+    """It is types that count, not names and comments."""
+    schema = {"type": "struct", "schema-id": 0, "fields": [field(1, "id"), column]}
+    metadata = {**make_table(make_catalog(tmp_path)).metadata, "schemas": [schema]}
+    plan = MergePlan(("id",), (column["name"],), inserts=True)
+    assert why_spark(plan, {}, False, metadata) == reason

@@ -160,8 +160,15 @@ def require_ids(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
     for column in parquet.schema_arrow:
         if field_id(column) is None:
             raise NotByRewriting("a file of the table has no field ids")
-        if not set(nested_ids(column)) <= set(ids.get(field_id(column), nested_ids(column))):
+        stored, current = nested_ids(column), ids.get(field_id(column))
+        if current is None or set(stored) <= set(current):
+            continue
+        if {number for _, number in stored} <= {number for _, number in current}:
+            # Writers encode names that Avro does not allow.
             raise NotByRewriting(
-                f"the fields of the nested column `{column.name}` have changed since a file was "
-                "written"
+                f"fields of the nested column `{column.name}` have other names in a file, because "
+                "they were renamed, or have names that Avro does not allow"
             )
+        raise NotByRewriting(
+            f"the fields of the nested column `{column.name}` have changed since a file was written"
+        )

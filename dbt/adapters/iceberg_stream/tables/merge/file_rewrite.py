@@ -244,7 +244,9 @@ class FileRewrite:
             assert self.source is not None
             new = self.source.rows
             changes = changed(rows, new, group.matches, self.updates)
-            leaving = changed(rows, new, changes, self.moved_by) if self.in_place else changes
+            leaving = changes
+            if self.in_place:
+                leaving = changed(rows, new, changes, self.moved_by, exact=True)
             moved = new_versions(rows, new, leaving, self.updates)
             gone = pa.concat_arrays([gone, leaving.in_file])
             if self.in_place:

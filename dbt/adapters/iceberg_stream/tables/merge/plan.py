@@ -10,9 +10,13 @@ from pyiceberg import types as iceberg
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import (
+    Metadata,
+    fields,
+    has_initial_default,
+    iter_fields,
+)
 from dbt.adapters.iceberg_stream.catalog.storage import CatalogFileIO
-from dbt.adapters.iceberg_stream.sql.comparisons import is_comparable
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.tables.files.spark_only import why_spark_writes
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
@@ -75,21 +79,27 @@ def why_spark(
     # It is not asked for files.
     if reason := why_spark_writes(WriteTarget.of(metadata, CatalogFileIO())):
         return reason
-    if "'variant'" in str(metadata["schemas"]):
+    every = (field for schema in metadata["schemas"] for field in schema["fields"])
+    if any(field["type"] == "variant" for field in iter_fields(every)):
         return "a column has the type variant"
     schema = current_schema(metadata)
     types = {field.name: field.field_type for field in schema.fields}
+    by_name = {field["name"]: field for field in fields(metadata)}
     for name in plan.keys:
         if name not in types or not isinstance(types[name], KEY_TYPES):
             return f"the key {name} is {types.get(name, 'nested')}"
     for name in plan.updates:
         if name not in types:
             return f"the table has no column {name}"
-        if not is_comparable(str(types[name])):
+        if any(_is_map(field["type"]) for field in iter_fields([by_name[name]])):
             return f"values of the updated column {name}, {types[name]}, cannot be compared"
-    if "'initial-default'" in str(metadata["schemas"]):
+    if has_initial_default(metadata):
         return "a column has an initial default"
     return None
+
+
+def _is_map(kind: Any) -> bool:
+    return isinstance(kind, Mapping) and kind["type"] == "map"
 
 
 def sql_options(options: Mapping[str, Any]) -> list[str]:

@@ -123,7 +123,13 @@ def later(first: list[pa.ChunkedArray], second: list[pa.ChunkedArray]) -> pa.Boo
     return pc.fill_null(later, False)
 
 
-def changed(file: pa.Table, source: pa.Table, matches: Matches, columns: Sequence[str]) -> Matches:
+def changed(
+    file: pa.Table,
+    source: pa.Table,
+    matches: Matches,
+    columns: Sequence[str],
+    exact: bool = False,
+) -> Matches:
     """Return the matches whose rows differ in one of the columns.
 
     Args:
@@ -131,12 +137,13 @@ def changed(file: pa.Table, source: pa.Table, matches: Matches, columns: Sequenc
         source: rows of the source.
         matches: pairs of their rows.
         columns: the columns to compare.
+        exact: whether 0.0 and -0.0 differ, as they do as partitions, but not in SQL.
     """
     differs = pa.repeat(False, len(matches))
     for column in columns:
         old = file[column].take(matches.in_file)
         new = source[column].take(matches.in_source)
-        differs = pc.or_(differs, _different(_flat(old), _flat(new)))
+        differs = pc.or_(differs, _different(_flat(old), _flat(new), exact))
     return matches.only(differs)
 
 
@@ -207,7 +214,7 @@ def _flat(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks()
 
 
-def _different(old: pa.Array, new: pa.Array) -> pa.BooleanArray:
+def _different(old: pa.Array, new: pa.Array, exact: bool = False) -> pa.BooleanArray:
     """Compare values null-safely; NaN equals NaN, as in Spark, nested ones, too."""
     if isinstance(old, pa.ExtensionArray):
         old, new = old.storage, new.storage
@@ -215,25 +222,33 @@ def _different(old: pa.Array, new: pa.Array) -> pa.BooleanArray:
         different = pa.repeat(False, len(old))
         # Fields of a null are null.
         for a, b in zip(old.flatten(), new.flatten(), strict=True):
-            different = pc.or_(different, _different(a, b))
+            different = pc.or_(different, _different(a, b, exact))
     elif pa.types.is_nested(old.type):
-        different = _different_lists(old, new)
+        different = _different_lists(old, new, exact)
     else:
-        different = pc.fill_null(pc.not_equal(old, new), False)
+        first, second = (_bits(old), _bits(new)) if exact else (old, new)
+        different = pc.fill_null(pc.not_equal(first, second), False)
     if pa.types.is_floating(old.type):
         both = pc.and_(pc.fill_null(pc.is_nan(old), False), pc.fill_null(pc.is_nan(new), False))
         different = pc.and_not(different, both)
     return pc.or_(different, pc.xor(old.is_null(), new.is_null()))
 
 
-def _different_lists(old: pa.Array, new: pa.Array) -> pa.BooleanArray:
+def _bits(values: pa.Array) -> pa.Array:
+    """Return floating-point numbers as their bits; other values as they are."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return values.view(pa.int32() if values.type == pa.float32() else pa.int64())
+
+
+def _different_lists(old: pa.Array, new: pa.Array, exact: bool) -> pa.BooleanArray:
     """Return which lists differ in their lengths or elements; nulls have no elements."""
     lengths = [pc.fill_null(pc.list_value_length(lists), 0) for lists in (old, new)]
     different = pc.not_equal(*lengths)
     same = pc.indices_nonzero(pc.invert(different))
     # Elements of lists of the same lengths are at the same places.
     old, new = old.take(same), new.take(same)
-    owners = pc.list_parent_indices(old).filter(_different(old.flatten(), new.flatten()))
+    owners = pc.list_parent_indices(old).filter(_different(old.flatten(), new.flatten(), exact))
     owners = same.take(owners.unique())
     return pc.or_(
         different, pc.is_in(row_numbers(len(different)), value_set=owners.cast(pa.int64()))

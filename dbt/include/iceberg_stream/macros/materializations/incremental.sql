@@ -63,6 +63,9 @@
       'dest_columns': changed or adapter.get_columns_in_relation(relation),
       'incremental_predicates': config.get('predicates') or config.get('incremental_predicates'),
   } -%}
+  {%- if merges -%}
+    {% do iceberg_stream__check_keys(staging, arguments['dest_columns']) %}
+  {%- endif -%}
   {%- set rewritten = adapter.merge_by_rewrite(
       relation, staging, iceberg_stream__get_plan(strategy, arguments), config.get('unique_key'), model) if merges -%}
   {%- set sql = make_sql(arguments) -%}

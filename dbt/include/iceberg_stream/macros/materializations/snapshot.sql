@@ -60,17 +60,42 @@
     {%- do names.append(column.quoted) -%}
   {%- endfor -%}
   {%- set merge = snapshot_merge_sql(target=relation, source=staging, insert_cols=names) -%}
-  {%- if run_query('select count(*) from ' ~ staging.render()).rows[0][0] == 0 -%}
+  {%- set own = iceberg_stream__get_own_macro([snapshot_merge_sql, adapter.dispatch('snapshot_merge_sql', 'dbt')]) -%}
+  {%- set found = run_query(iceberg_stream__get_snapshot_counts_sql(staging, columns, strategy)).rows[0] -%}
+  {%- if found[0] > 0 and not own -%}
+    {% do iceberg_stream__raise_duplicate_versions(staging, columns, strategy) %}
+  {%- endif -%}
+  {%- if found[1] == 0 -%}
     {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
       {{ merge }}
     {%- endcall %}
   {%- else -%}
     {%- set plan = iceberg_stream__get_snapshot_plan(relation, columns) -%}
-    {%- set own = iceberg_stream__get_own_macro([snapshot_merge_sql, adapter.dispatch('snapshot_merge_sql', 'dbt')]) -%}
     {%- set rewritten = adapter.merge_by_rewrite(relation, staging, plan, columns.dbt_scd_id, model) if not own -%}
     {% do iceberg_stream__run_merge(merge, rewritten) %}
   {%- endif -%}
   {% do adapter.drop_relation(staging) %}
+{% endmacro %}
+
+{#- The second column is the number of changes. The first one is that of changes beyond the first that end one version:
+    its key occurs twice in the query or among the current versions. -#}
+{% macro iceberg_stream__get_snapshot_counts_sql(staging, names, strategy) -%}
+  {%- set ends = "dbt_change_type in ('update', 'delete')" -%}
+  {%- set keys = iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
+  select
+    count_if({{ ends }}) - count(distinct if({{ ends }}, struct({{ names.dbt_scd_id }}, {{ keys | join(', ') }}), null)),
+    count(*)
+  from {{ staging.render() }}
+{%- endmacro %}
+
+{% macro iceberg_stream__raise_duplicate_versions(staging, names, strategy) %}
+  {%- set keys = iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
+  {%- set shown = iceberg_stream__get_duplicate_keys(
+      staging.render() ~ " where dbt_change_type in ('update', 'delete')", keys, [names.dbt_scd_id]) -%}
+  {% do exceptions.raise_compiler_error(
+      model.unique_id ~ ': a unique_key (' ~ iceberg_stream__get_key_list(strategy.unique_key) | join(', ')
+      ~ ') occurs more than once: ' ~ shown ~ '. Nothing was written. Make the query return one row for each key. If it'
+      ~ ' does, ' ~ this.render() ~ ' has several current versions of the key: delete all but one.') %}
 {% endmacro %}
 
 {#- Return which versions are closed and which are new. Ids are hashes of texts, which different keys may share (null

@@ -29,8 +29,8 @@
     {%- do existing.update({column.name | lower: column.data_type}) -%}
   {%- endfor -%}
   {#- Without the cast, Spark casts the times of the source to that of a deletion, and stores other values. -#}
-  {%- set changed_now = 'cast(' ~ now ~ ' as ' ~ existing.get(names.dbt_valid_from | lower) ~ ')' -%}
-  {%- set until_now = 'cast(' ~ now ~ ' as ' ~ existing.get(names.dbt_valid_to | lower) ~ ')' -%}
+  {%- set changed_now = iceberg_stream__get_time_as_sql(now, existing.get(names.dbt_valid_from | lower)) -%}
+  {%- set until_now = iceberg_stream__get_time_as_sql(now, existing.get(names.dbt_valid_to | lower)) -%}
   {%- set keys = iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
   {%- set is_gone -%}
     {{ 'snapshotted_data.' ~ names.dbt_is_deleted ~ " <=> 'True'" if records_deletes else 'false' }}
@@ -97,6 +97,16 @@
       {%- endif %}
     end
   ) as __dbt_change
+{%- endmacro %}
+
+{#- A time as another type; in UTC, whatever the session's time zone is, if that type has no time zone. -#}
+{% macro iceberg_stream__get_time_as_sql(time, type) -%}
+  {%- if type == 'timestamp' -%}
+    cast({{ time }} as timestamp)
+  {%- else -%}
+    cast(timestamp_ntz '1970-01-01' + make_dt_interval(0, 0, 0, cast(
+      cast(unix_micros(cast({{ time }} as timestamp)) as decimal(19, 0)) / 1000000 as decimal(18, 6))) as {{ type }})
+  {%- endif -%}
 {%- endmacro %}
 
 {#- As dbt's own, but an expression of the config may end with a comment. dbt calls these macros by their names. -#}

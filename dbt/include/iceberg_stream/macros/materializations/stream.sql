@@ -27,6 +27,7 @@
 {% endmaterialization %}
 
 {% macro iceberg_stream__get_create_stream_table_sql(relation, layout, columns) -%}
+  {%- do layout.require_free_names(columns | map(attribute=0) | list) %}
   create table {{ relation.render() }} (
     {%- for name, type in columns %}
     {{ adapter.quote(name) }} {{ type }}{{ ',' if not loop.last }}

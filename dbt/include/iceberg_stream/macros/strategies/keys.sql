@@ -20,6 +20,19 @@
   {%- endfor -%}
 {%- endmacro %}
 
+{#- Spark compares a key before it stores it: each run would insert a key again that the table rounds. -#}
+{% macro iceberg_stream__check_keys(staging, of_table) %}
+  {%- for key in adapter.lossy_keys(model, staging, of_table) -%}
+    {%- for row in run_query(key.sql).rows -%}
+      {% do exceptions.raise_compiler_error(
+          model.unique_id ~ ' returns ' ~ row[0] ~ ' in `' ~ key.name ~ '`, a column of its `unique_key`, which the'
+          ~ " table's type " ~ key.type ~ ' does not store as it is: each run would insert the row again. Nothing was'
+          ~ ' written. Cast `' ~ key.name ~ '` to ' ~ key.type ~ ' in the query, or rebuild the table with'
+          ~ ' --full-refresh.') %}
+    {%- endfor -%}
+  {%- endfor -%}
+{% endmacro %}
+
 {% macro iceberg_stream__quote_key(key) -%}
   {{ adapter.quote(key | replace('`', '')) }}
 {%- endmacro %}

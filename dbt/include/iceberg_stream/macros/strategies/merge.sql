@@ -99,20 +99,26 @@
 {%- endmacro %}
 
 {% macro iceberg_stream__raise_duplicate_keys(arg_dict) %}
+  {%- set keys = iceberg_stream__get_key_list(arg_dict['unique_key']) -%}
+  {% do exceptions.raise_compiler_error(
+      model.unique_id ~ ' returns more than one row for a unique_key (' ~ keys | join(', ') | replace('`', '') ~ '): '
+      ~ iceberg_stream__get_duplicate_keys(arg_dict['temp_relation'].render(), keys)
+      ~ '. Make the model return one row for each key, or add a column to unique_key.') %}
+{% endmacro %}
+
+{#- Return up to three keys that occur more than once among rows, and how often; `more` are columns that are not shown. -#}
+{% macro iceberg_stream__get_duplicate_keys(rows, keys, more=[]) %}
   {%- set names, texts = [], [] -%}
-  {%- for key in iceberg_stream__get_key_list(arg_dict['unique_key']) -%}
+  {%- for key in keys -%}
     {%- do names.append(iceberg_stream__quote_key(key)) -%}
     {%- do texts.append('cast(' ~ iceberg_stream__quote_key(key) ~ ' as string)') -%}
   {%- endfor -%}
-  {%- set names = names | join(', ') -%}
   {%- set examples = run_query(
-      'select concat_ws(", ", ' ~ texts | join(', ') ~ '), count(*) from ' ~ arg_dict['temp_relation'].render()
-      ~ ' group by ' ~ names ~ ' having count(*) > 1 order by 2 desc limit 3') -%}
+      'select concat_ws(", ", ' ~ texts | join(', ') ~ '), count(*) from ' ~ rows
+      ~ ' group by ' ~ (names + more) | join(', ') ~ ' having count(*) > 1 order by 2 desc limit 3') -%}
   {%- set shown = [] -%}
   {%- for row in examples.rows -%}
     {%- do shown.append('(' ~ row[0] ~ ') ' ~ row[1] ~ ' times') -%}
   {%- endfor -%}
-  {% do exceptions.raise_compiler_error(
-      model.unique_id ~ ' returns more than one row for a unique_key (' ~ names | replace('`', '') ~ '): '
-      ~ shown | join(', ') ~ '. Make the model return one row for each key, or add a column to unique_key.') %}
+  {{ return(shown | join(', ')) }}
 {% endmacro %}
