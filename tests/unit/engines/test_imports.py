@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from dbt.adapters.iceberg_stream.engines import imports
+
+ROOT = Path(imports.__file__).parents[1]
 THREADS = """
 import sys, threading
 from dbt.adapters.iceberg_stream.engines.imports import load_messages, load_pyspark
@@ -82,3 +87,26 @@ def test_messages_without_the_rest_of_spark() -> None:
 @pytest.mark.parametrize("use", AFTERWARDS)
 def test_spark_after_its_messages(use: str) -> None:
     assert run(MESSAGES + AFTERWARDS[use]) == ""
+
+
+@pytest.mark.parametrize("package", ["engines", "materializations"])
+def test_functions_load_spark_before_they_import_it(package: str) -> None:
+    """Threads that import its modules in different orders would wait for each other."""
+    for path in (ROOT / package).glob("*.py"):
+        if path.name == "stream_model.py":
+            continue  # which loads it for all of a stream
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            nodes = list(ast.walk(function))
+            imported = [
+                node.lineno
+                for node in nodes
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("pyspark")
+            ]
+            loads = [
+                node.lineno
+                for node in nodes
+                if isinstance(node, ast.Call) and ast.unparse(node) == "load_pyspark()"
+            ]
+            assert not imported or (loads and min(loads) < min(imported)), (path, function.name)

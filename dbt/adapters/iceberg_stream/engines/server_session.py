@@ -151,6 +151,7 @@ class ServerSession:
             name: of the view.
             rows: the rows.
         """
+        load_pyspark()
         from pyspark.sql.pandas.types import from_arrow_schema
 
         with explain():
@@ -195,6 +196,7 @@ class ServerSession:
             returns: Spark SQL type of its values.
             deterministic: whether it returns the same value for the same arguments.
         """
+        load_pyspark()
         from pyspark import cloudpickle
         from pyspark.sql.connect.udf import UserDefinedFunction
         from pyspark.util import PythonEvalType
@@ -318,7 +320,6 @@ def interrupt_session(endpoint: Endpoint, session_id: str) -> int:
     Returns:
         How many statements were canceled.
     """
-    load_pyspark()
     with explain():
         spark = _open(endpoint, session_id)
         try:
@@ -328,6 +329,7 @@ def interrupt_session(endpoint: Endpoint, session_id: str) -> int:
 
 
 def _open(endpoint: Endpoint, session_id: str) -> SparkSession:
+    load_pyspark()
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     from dbt.adapters.iceberg_stream.engines.client import open_session

@@ -11,6 +11,7 @@ from contextlib import closing
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dbt.adapters.iceberg_stream.engines.imports import load_pyspark
 from dbt.adapters.iceberg_stream.engines.python_values import python_values
 from dbt.adapters.iceberg_stream.engines.server_session import ServerSession
 from dbt.adapters.iceberg_stream.errors.spark import explain
@@ -118,6 +119,7 @@ class Session(ServerSession):
             sql: the query.
             views: data frames that the query references by name.
         """
+        load_pyspark()
         from pyspark.sql.pandas.types import to_arrow_schema
 
         with explain():
@@ -230,6 +232,7 @@ class Session(ServerSession):
             sql: the query.
             views: data frames that the query references by name.
         """
+        load_pyspark()
         from pyspark.sql.connect.dataframe import DataFrame
         from pyspark.sql.connect.plan import SQL, SubqueryAlias
 
@@ -288,6 +291,7 @@ class Session(ServerSession):
         Returns:
             The results.
         """
+        load_pyspark()
         from pyspark import cloudpickle
         from pyspark.sql.pandas.types import from_arrow_schema
 

@@ -150,6 +150,8 @@ def _without_metadata(schema: pa.Schema) -> pa.Schema:
 
 def _as_frame(session: Session, name: str, frame: Any) -> Any:
     import pandas as pd
+
+    load_pyspark()
     from pyspark.sql.connect.dataframe import DataFrame
 
     if isinstance(frame, DataFrame):
