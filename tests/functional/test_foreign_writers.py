@@ -55,7 +55,12 @@ EXPECTED = dict.fromkeys(APPENDED, lambda runs: [(n + 1, 0) for n in range(runs 
 
 
 # Small tables are written by dbt's process, the others by Spark.
-SMALL = ["merged", "appended", "merged_queried", "appended_queried"]
+SMALL = [
+    "merged",
+    pytest.param("appended", marks=pytest.mark.slow),
+    "merged_queried",
+    "appended_queried",
+]
 FAST = ("deleted", "merged", "appended_queried")
 
 

@@ -42,7 +42,7 @@ COLUMNS = {
 OF_TESTS = {"few", "as_before", "plain_id"}
 # They are built until a build changes no row, or always.
 BUILT_AGAIN = {"appended", "merged", "batched", "days"}
-STEPS = 3
+STEPS = 2
 MANY_STEPS = 40
 
 
