@@ -165,8 +165,6 @@ class KafkaClient:
         from confluent_kafka import KafkaError, KafkaException
 
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        self._consumer.poll(0)
-        self._errors.clear()  # of earlier requests
         while True:
             try:
                 topics = self._consumer.list_topics(topic, timeout=ERROR_POLL_SECONDS).topics
@@ -178,6 +176,8 @@ class KafkaClient:
                     reported = [e for e in self._errors if e.code() != KafkaError._ALL_BROKERS_DOWN]
                     cause = (reported or [error.args[0]])[-1]
                     raise self.unanswered(topic, cause.str()) from error
+        # Only now: the client reports a refusal once, perhaps before the first request.
+        self._errors.clear()
         metadata = topics[topic]
         if metadata.error is not None:
             raise StreamError(f"The topic {topic} cannot be read: {metadata.error.str()}.")

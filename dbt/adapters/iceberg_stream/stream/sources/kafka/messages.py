@@ -160,7 +160,6 @@ class _RangeConsumer:
             self._client.request_leaders(self._consumer, topic)
             self._topics.add(topic)
         places = [TopicPartition(topic, number, ranges[number].begin) for number in unread]
-        self._errors.clear()
         self._consumer.assign(places)
         batch = MessageBatch()
         while unread:
@@ -178,6 +177,7 @@ class _RangeConsumer:
                 yield batch.finish()
                 batch = MessageBatch()
         self._consumer.unassign()
+        self._errors.clear()
         if batch.nbytes:
             yield batch.finish()
 
