@@ -52,6 +52,18 @@ FOREIGN = {
 UPDATE = "update {{schema}}.{name} set n = n + 1"
 # The table after so many runs.
 EXPECTED = dict.fromkeys(APPENDED, lambda runs: [(n + 1, 0) for n in range(runs + 1)])
+# Three days.
+DAYS = """
+{{ config(materialized='table', event_time='at') }}
+select timestamp '2026-01-01' + make_interval(0, 0, 0, cast(id as int)) as at from range(3)
+"""
+BATCHED = """
+{{ config(materialized='incremental', incremental_strategy='microbatch', event_time='at',
+          batch_size='day', begin='2026-01-01', partition_by='days(at)') }}
+{% set n = run_query('select max(n) + 1 from ' ~ this).columns[0][0] if is_incremental() else 1 %}
+select {{ n }} as n, at from {{ ref('days') }}
+"""
+BATCHES = ["--event-time-start", "2026-01-01", "--event-time-end", "2026-01-04"]
 
 
 # Small tables are written by dbt's process, the others by Spark.
@@ -130,6 +142,37 @@ class TestManyRows(SelfReading):
     )
     def test_no_update_is_lost(self, project: Any, name: str) -> None:
         self.assert_none_lost(project, name)
+
+
+class TestBatches:
+    """Each batch of a model counts on from its table, which is partitioned by day."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"days.sql": DAYS, "batched.sql": BATCHED}
+
+    def test_no_number_is_given_twice(self, project: Any) -> None:
+        write = foreign_write(
+            project,
+            "insert into {schema}.batched select max(n) + 1, timestamp '2026-01-05' "
+            "from {schema}.batched",
+        )
+        run_dbt(["run", *BATCHES])
+        call = 0
+        while True:
+            before = rows(project, "select max(n) from {schema}.batched")[0][0]
+            with foreign_writer(write, call) as calls:
+                results = run_dbt(["run", "--select", "batched", *BATCHES], expect_pass=None)
+            if not calls.has_written:
+                break
+            numbers = [n for (n,) in rows(project, "select n from {schema}.batched where n > 3")]
+            at = call, calls.names[: call + 1], before, sorted(numbers)
+            assert len(set(numbers)) == len(numbers), at
+            (result,) = results
+            given = max(numbers) - before
+            assert given == 1 + len(result.batch_results.successful), at
+            call += 9
+        assert call > 20
 
 
 class TestHistories:

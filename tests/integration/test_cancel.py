@@ -30,8 +30,7 @@ slow:
 """
 # Sums for minutes, on one core: other tests run at the same time.
 SLOW = (
-    "{{ config(materialized='table') }} "
-    "select sum(sin(id)) as s from range(0, 100000000000, 1, 1)"
+    "{{ config(materialized='table') }} select sum(sin(id)) as s from range(0, 100000000000, 1, 1)"
 )
 
 

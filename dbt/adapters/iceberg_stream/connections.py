@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.context import SpawnContext
@@ -63,7 +63,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._records = SessionRecords(self.credentials.engine_path(self.project_root))
         self._pool = SessionPool(self._open_handle)
         self._merges = Merges()
-        self._materialized: set[str] = set()
+        # The nodes whose materializations run, by thread.
+        self._materializing: dict[Hashable, str] = {}
         self._server_checked = False
         self.functions: ProjectFunctions | None = None
         self.external_sources = ExternalSources(self.project_root)
@@ -194,7 +195,11 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         Args:
             node: its unique id.
         """
-        self._materialized.add(node)
+        self._materializing[self.get_thread_identifier()] = node
+
+    def release(self) -> None:
+        self._materializing.pop(self.get_thread_identifier(), None)
+        super().release()
 
     def on_write(self, table: QualifiedName) -> None:
         """Note that this thread's node has changed rows of a table without its session.
@@ -352,12 +357,14 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             merges=self._merges,
             external_sources=self.external_sources,
             small_tables=shared.small_tables,
-            materialized=self._materialized,
+            is_materializing=self._is_materializing,
         )
+
+    def _is_materializing(self, node: str) -> bool:
+        return self._materializing.get(self.get_thread_identifier()) == node
 
     def cleanup_all(self) -> None:
         super().cleanup_all()
-        self._materialized.clear()
         self._pool.close()
         self._records.close()
         self.resources.close()

@@ -24,7 +24,7 @@ def note_query(handle: SessionHandle, sql: str) -> None:
         sql: the query.
     """
     node = get_node_info() or {}
-    if node.get("unique_id") not in handle.materialized:
+    if not handle.is_materializing(str(node.get("unique_id"))):
         note_own_reads(handle, sql)
 
 

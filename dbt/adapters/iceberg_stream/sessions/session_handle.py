@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -55,7 +55,8 @@ class SessionHandle:
         merges: lets one connection at a time merge into a table.
         external_sources: the sources that are no tables of a catalog.
         small_tables: replaces small tables without a write by Spark.
-        materialized: unique ids of the nodes whose materializations have begun.
+        is_materializing: whether the statements of this thread are those of the materialization of
+            the node with a unique id.
     """
 
     def __init__(
@@ -71,13 +72,13 @@ class SessionHandle:
         merges: Merges | None = None,
         external_sources: ExternalSources | None = None,
         small_tables: SmallTables | None = None,
-        materialized: Collection[str] = (),
+        is_materializing: Callable[[str], bool] = lambda node: False,
     ) -> None:
         self.session = session
         self.catalogs = catalogs
         self.merges = merges or Merges()
         self.small_tables = small_tables
-        self.materialized = materialized
+        self.is_materializing = is_materializing
         # Whether the next merge waits for its turn. Its rows must not depend on the table.
         self.merges_in_turn = False
         self.reusable = True
