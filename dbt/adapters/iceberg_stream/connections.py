@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.sessions.cursor import Cursor, Handle
     from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
     from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
+    from dbt.adapters.iceberg_stream.sql.reads import NameParts
     from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
     from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 
@@ -66,6 +67,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         # The nodes whose materializations run, by thread.
         self._materializing: dict[Hashable, str] = {}
         self._server_checked = False
+        # Under which name a node's queries read its table.
+        self.read_as: Callable[[str, str, str], NameParts] = lambda *name: name
         self.functions: ProjectFunctions | None = None
         self.external_sources = ExternalSources(self.project_root)
 
@@ -179,15 +182,11 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         handle: Handle = self.get_thread_connection().handle
         return read_check(handle, handle.prepare(sql), target)
 
-    def note_query(self, sql: str) -> None:
-        """Note what a query reads of the table of this thread's node, before code of it runs.
+    def note_own_table(self) -> None:
+        """Note that code, which is not understood, may read the table of this thread's node."""
+        from dbt.adapters.iceberg_stream.sessions.node_queries import note_own_table
 
-        Args:
-            sql: the query.
-        """
-        from dbt.adapters.iceberg_stream.sessions.node_queries import note_own_reads
-
-        note_own_reads(self.get_thread_connection().handle, sql)
+        note_own_table(self.get_thread_connection().handle)
 
     def begin_materialization(self, node: str) -> None:
         """Note that what runs now for a node are statements of its materialization.
@@ -197,20 +196,43 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         """
         self._materializing[self.get_thread_identifier()] = node
 
+    def begin_hook(self) -> None:
+        """Note that what runs now are a hook's queries and its statement."""
+        self._materializing.pop(self.get_thread_identifier(), None)
+        if (handle := self._open_handle_of_thread()) is not None:
+            handle.begin_hook()
+
+    def end_hook(self, node: str) -> None:
+        """End a hook of a node.
+
+        Args:
+            node: its unique id.
+        """
+        self.begin_materialization(node)
+        if (handle := self._open_handle_of_thread()) is not None:
+            handle.end_hook()
+
+    def _open_handle_of_thread(self) -> SessionHandle | None:
+        connection = self.get_if_exists()
+        if connection is None or connection.state != ConnectionState.OPEN:
+            return None
+        handle: SessionHandle = connection.handle
+        return handle
+
     def release(self) -> None:
         self._materializing.pop(self.get_thread_identifier(), None)
         super().release()
 
-    def on_write(self, table: QualifiedName) -> None:
+    def on_write(self, table: QualifiedName, snapshot_id: int) -> None:
         """Note that this thread's node has changed rows of a table without its session.
 
         Args:
             table: the table.
+            snapshot_id: the snapshot that it has committed.
         """
-        connection = self.get_if_exists()
         # Without a session, nothing was read.
-        if connection is not None and connection.state == ConnectionState.OPEN:
-            connection.handle.on_write(table, rows_changed=True)
+        if (handle := self._open_handle_of_thread()) is not None:
+            handle.on_write(table, rows_changed=True, snapshot_id=snapshot_id)
 
     def discard_session(self) -> None:
         """Keep this thread's session from other nodes, because code of the user may change it."""
@@ -218,10 +240,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
 
     def has_default_settings(self) -> bool:
         """Return whether this thread's session still has its initial settings."""
-        connection = self.get_if_exists()
-        if connection is None or connection.state != ConnectionState.OPEN:
-            return True
-        return bool(connection.handle.reusable)
+        handle = self._open_handle_of_thread()
+        return handle is None or handle.reusable
 
     def refresh_spark(self, *names: QualifiedName) -> None:
         """Refresh tables in Spark's cache, after a commit that Spark did not make.
@@ -358,6 +378,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             external_sources=self.external_sources,
             small_tables=shared.small_tables,
             is_materializing=self._is_materializing,
+            read_as=lambda *name: self.read_as(*name),
         )
 
     def _is_materializing(self, node: str) -> bool:

@@ -363,6 +363,14 @@ class IcebergStreamAdapter(
             check_stream(context, model, self._streams.get(str(model["unique_id"])))
         return layout
 
+    @available.parse_none
+    def begin_hook(self) -> None:
+        self.connections.begin_hook()
+
+    @available.parse_none
+    def end_hook(self, model: Mapping[str, Any]) -> None:
+        self.connections.end_hook(str(model["unique_id"]))
+
     @available.parse(lambda *a, **k: True)
     def takes_limit(self, sql: str) -> bool:
         """Return whether a statement may have a limit; `call`, `show` and `describe` may not."""
@@ -439,7 +447,7 @@ class IcebergStreamAdapter(
 
         def after_commit(name: Name, outcome: Outcome) -> None:
             qualified = self.catalogs.qualified(catalog.name, name)
-            connections.on_write(qualified)
+            connections.on_write(qualified, outcome.snapshot_id)
             self._after_commit.on_adapter_commit(qualified, outcome)
 
         return MaterializationContext(
@@ -454,7 +462,7 @@ class IcebergStreamAdapter(
             execute=self._execute_statement,
             few_rows=connections.few_rows,
             append_few_rows=connections.append_few_rows,
-            note_query=connections.note_query,
+            note_own_table=connections.note_own_table,
             read_check=connections.read_check,
             database_errors=connections.exception_handler,
             check_canceled=connections.refuse_if_canceled,

@@ -21,13 +21,11 @@ from dbt.adapters.iceberg_stream.builds.names import (
     without_build,
     without_marks,
 )
-from dbt.adapters.iceberg_stream.sql.aliases import add_aliases, name_parts
+from dbt.adapters.iceberg_stream.sql.aliases import CHANGES, add_aliases, name_parts
 from dbt.adapters.iceberg_stream.sql.queries import DIALECT, INSERT_OPTIONS
 
 # A table is read below one of these, and written or described below others.
 READERS = (exp.From, exp.Join, exp.Subquery, exp.Paren)
-# They name columns of the table that they change.
-CHANGES = (exp.Merge, exp.Update, exp.Delete)
 # Those with a query, and the words that it may begin with.
 STATEMENTS = (exp.Query, exp.Create, exp.Insert, exp.Merge, exp.Cache)
 QUERIES = (TokenType.SELECT, TokenType.WITH, TokenType.FROM, TokenType.VALUES)

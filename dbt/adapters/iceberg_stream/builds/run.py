@@ -162,6 +162,27 @@ class BuildRun:
                 self._built.add(name)
             return exists
 
+    def restage(self, name: Name) -> None:
+        """Stage a table again if the published one has changed since an earlier command staged it.
+
+        Its model's queries read it before the model is built.
+
+        Args:
+            name: namespace and identifier of the published table.
+
+        Raises:
+            CatalogError: the catalog refuses.
+        """
+        if not self.settings.continues:
+            return
+        with self._locks[name]:
+            if name in self._built or self._relations.in_namespace(name[0]).get(name) != TABLE:
+                return
+            catalog = self._catalog()
+            self._put_back(catalog, name)
+            if catalog.load(name, history=False) is not None:
+                self._stage_table(catalog, name, TABLE, {})
+
     def _stage_table(
         self, catalog: IcebergCatalog, name: Name, existing: str | None, properties: Any
     ) -> bool:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
     from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs
     from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
+    from dbt.adapters.iceberg_stream.sql.reads import NameParts
 
 logger = Logger()
 
@@ -65,6 +66,7 @@ class BuildHooks(metaclass=AdapterMeta):
     """
 
     config: Any
+    connections: Any
     cache: Any
     command: str
     build: BuildRun | None = None
@@ -122,6 +124,7 @@ class BuildHooks(metaclass=AdapterMeta):
         )
         # dbt asks the instance for its class of relations.
         self.Relation = staging_relation(self._identifier, self.Relation)
+        self.connections.read_as = self._read_as
         # What only reads, such as `dbt show --inline`, has no nodes that must succeed.
         if self.command in BUILD_COMMANDS:
             listen(self.build.on_event)
@@ -131,6 +134,13 @@ class BuildHooks(metaclass=AdapterMeta):
         if self.build is None or not self.catalogs.is_own(database):
             return identifier
         return self.build.identifier(namespace, identifier)
+
+    def _read_as(self, database: str, namespace: str, identifier: str) -> NameParts:
+        """Return under which name a node reads its table, whose staged version is current then."""
+        is_own = self.command in BUILD_COMMANDS and self.catalogs.is_own(database)
+        if self.build is not None and is_own:
+            self.build.restage((namespace, identifier))
+        return database, namespace, self._identifier(database, namespace, identifier)
 
     @contextmanager
     def connection_named(self, name: str, *arguments: Any, **options: Any) -> Iterator[None]:

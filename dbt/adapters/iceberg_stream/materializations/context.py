@@ -42,7 +42,7 @@ class MaterializationContext:
             returns them; None if they are too many for this process, or Spark is a cluster.
         append_few_rows: runs a query once, appends its rows to a table or one of its branches, and
             returns the outcome; None if nothing was written, because Spark must append them.
-        note_query: notes what a query reads of the model's own table, before the model runs.
+        note_own_table: notes that code of the model, which runs next, may read its own table.
         read_check: returns what a write of a query's rows to a table must check.
         database_errors: returns a context that converts errors of a statement to dbt's errors; its
             argument is the statement's text.
@@ -64,7 +64,7 @@ class MaterializationContext:
     execute: Callable[[str], IcebergStreamResponse]
     few_rows: Callable[[str, Metadata | None], pa.Table | None]
     append_few_rows: Callable[[QualifiedName, str, str | None], Outcome | None]
-    note_query: Callable[[str], None]
+    note_own_table: Callable[[], None]
     read_check: Callable[[str, QualifiedName], ReadCheck]
     database_errors: Callable[[str], AbstractContextManager[None]]
     check_canceled: Callable[[], None]

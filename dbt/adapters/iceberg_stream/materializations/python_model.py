@@ -73,8 +73,9 @@ def run_to_view(
     name = str(model["unique_id"])
     with context.database_errors(code):
         session = _own_session(context)
-        if ".this" in str(model.get("raw_code")):
-            context.note_query(f"select * from {model.get('relation_name')}")
+        code_of_model = str(model.get("raw_code")).lower()
+        if ".this" in code_of_model or str(model["alias"]).lower() in code_of_model:
+            context.note_own_table()
         frame = run_python_model(session, name, code)
         rows = _utc_rows(session, frame)
         make_view(session, name, frame if rows is None else rows, view)

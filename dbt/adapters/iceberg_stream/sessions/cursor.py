@@ -15,6 +15,7 @@ from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
 from dbt.adapters.iceberg_stream.sessions.write import Write
 from dbt.adapters.iceberg_stream.sql.queries import TemporaryView, temporary_view
 from dbt.adapters.iceberg_stream.sql.statements import (
+    DEFINITION_VERBS,
     Statement,
     classify,
     dropped_namespace,
@@ -102,10 +103,10 @@ class Cursor:
             finally:
                 self.outcome = write.outcome
             if write.target is not None:
-                alters = self._statement.verb == "alter" and not self._statement.on_view
-                self._handle.on_write(write.target, rows_changed=not alters)
-        elif self._statement.verb in QUERY_VERBS:
-            note_query(self._handle, sql)
+                self._note_write(write.target)
+            return
+        note_query(self._handle, sql, self._statement.verb)
+        if self._statement.verb in QUERY_VERBS:
             self._table, self._from_cache = self._handle.query(sql)
         else:
             view = temporary_view(sql) if self._statement.verb in VIEW_VERBS else None
@@ -113,6 +114,15 @@ class Cursor:
             self._relation = self._handle.session.run(sql)
             if view is not None:
                 self._record_view(view, before)
+
+    def _note_write(self, table: QualifiedName) -> None:
+        verb = self._statement.verb
+        self._handle.on_write(
+            table,
+            rows_changed=verb != "alter" or self._statement.on_view,
+            snapshot_id=self.outcome.snapshot_id if self.outcome else None,
+            replaced=verb in DEFINITION_VERBS and verb != "alter",
+        )
 
     def _record_view(self, view: TemporaryView, before: ReadSet | None) -> None:
         handle, name = self._handle, view.name.lower()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.sessions.function_definition import Definition
     from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
     from dbt.adapters.iceberg_stream.sessions.results import ResultCache
+    from dbt.adapters.iceberg_stream.sql.reads import NameParts
 
 logger = Logger()
 Result = TypeVar("Result")
@@ -57,6 +58,7 @@ class SessionHandle:
         small_tables: replaces small tables without a write by Spark.
         is_materializing: whether the statements of this thread are those of the materialization of
             the node with a unique id.
+        read_as: under which name the node's queries read its table; a build may stage it first.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class SessionHandle:
         external_sources: ExternalSources | None = None,
         small_tables: SmallTables | None = None,
         is_materializing: Callable[[str], bool] = lambda node: False,
+        read_as: Callable[[str, str, str], NameParts] = lambda *name: name,
     ) -> None:
         self.session = session
         self.catalogs = catalogs
         self.merges = merges or Merges()
         self.small_tables = small_tables
         self.is_materializing = is_materializing
+        self.read_as = read_as
         # Whether the next merge waits for its turn. Its rows must not depend on the table.
         self.merges_in_turn = False
         self.reusable = True
@@ -88,7 +92,10 @@ class SessionHandle:
         # What the cached ones among them had read when they were cached; None if unknown.
         self.cached: dict[str, ReadSet | None] = {}
         # The node's own table, in the version that its queries have read; see `node_queries.py`.
-        self.queried = NOTHING
+        # A hook has its own.
+        self.queried = self._queried_outside = NOTHING
+        # The snapshots that this session has committed for the node.
+        self.written: set[int] = set()
         self._ended = threading.Event()
         self._on_close = on_close
         self._on_lost = on_lost
@@ -248,20 +255,54 @@ class SessionHandle:
         read_sets = [self.cached.get(view) for view in views]
         return any(table in read_set.versions for read_set in read_sets if read_set)
 
-    def on_write(self, table: QualifiedName, rows_changed: bool) -> None:
+    def note_queried(self, read_set: ReadSet) -> None:
+        """Note what a query has read of the node's own table.
+
+        Args:
+            read_set: what it has read.
+        """
+        # The first query decides: its rows are the oldest ones.
+        self.queried = read_set | self.queried
+
+    def begin_hook(self) -> None:
+        """Begin a hook: its statements depend on its own queries, and not on the node's."""
+        self.queried, self._queried_outside = NOTHING, self.queried
+
+    def end_hook(self) -> None:
+        """End a hook."""
+        self.queried, self._queried_outside = self._queried_outside, NOTHING
+
+    def on_write(
+        self,
+        table: QualifiedName,
+        rows_changed: bool,
+        snapshot_id: int | None = None,
+        replaced: bool = False,
+    ) -> None:
         """Note that this session changed a table: Spark computes its cached views again.
 
         Args:
             table: the table.
             rows_changed: whether rows may have changed; otherwise only columns or properties.
+            snapshot_id: the snapshot that it has committed.
+            replaced: whether there is another table now, or none.
         """
+        if snapshot_id is not None:
+            self.written.add(snapshot_id)
         for view, read_set in self.cached.items():
             if read_set is not None and table in read_set.versions:
                 self.cached[view] = self._after_write(read_set, table, rows_changed)
-        if table in self.queried.versions:
-            kept = self._after_write(self.queried, table, rows_changed)
-            others = [name for name in self.queried.versions if name != table]
-            self.queried = kept or self.queried.only(others)
+        if replaced or not rows_changed:
+            self.queried, self._queried_outside = (
+                self._after_change(queried, table, replaced)
+                for queried in (self.queried, self._queried_outside)
+            )
+
+    def _after_change(self, queried: ReadSet, table: QualifiedName, replaced: bool) -> ReadSet:
+        if table not in queried.versions:
+            return queried
+        kept = self._after_write(queried, table, rows_changed=replaced)
+        return kept or queried.only(name for name in queried.versions if name != table)
 
     def _after_write(
         self, read_set: ReadSet, table: QualifiedName, rows_changed: bool
@@ -320,7 +361,8 @@ class SessionHandle:
     def reopen(self) -> None:
         """Prepare the session for another node."""
         self._ended.clear()
-        self.queried = NOTHING
+        self.queried = self._queried_outside = NOTHING
+        self.written.clear()
         self._information_schema.drop()
 
     def close(self) -> None:

@@ -130,7 +130,7 @@ class Write:
         from dbt.adapters.iceberg_stream.sessions.node_queries import read_check
 
         try:
-            return read_check(self.handle, sql, target)
+            return read_check(self.handle, sql, target, self.statement.verb)
         except CatalogError as error:
             raise StatementError(str(error)) from error
 

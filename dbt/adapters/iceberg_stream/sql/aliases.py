@@ -13,9 +13,12 @@ from dbt.adapters.iceberg_stream.sql.queries import DIALECT
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.reads import NameParts
 
+# They name columns of the table that they change.
+CHANGES = (exp.Merge, exp.Update, exp.Delete)
+
 
 def with_target_alias(sql: str) -> str:
-    """Return a MERGE whose target has its own name as its alias, if it has none.
+    """Return a MERGE, UPDATE or DELETE whose target has its own name as its alias, if it has none.
 
     Args:
         sql: the statement; others stay as they are.
@@ -24,7 +27,7 @@ def with_target_alias(sql: str) -> str:
         tree = sqlglot.parse_one(sql, dialect=DIALECT)
     except SqlglotError:
         return sql
-    if not isinstance(tree, exp.Merge) or tree.this.alias:
+    if not isinstance(tree, CHANGES) or tree.this.alias:
         return sql
     return add_aliases(sql, tree, [tree.this], lambda name: name)
 

@@ -19,6 +19,8 @@ Views = Mapping[str, Reads | None]
 CachedViews = Mapping[str, "ReadSet | None"]
 
 
+# The operation of snapshots that change files, and no row (table spec, "Snapshots").
+COMPACTION = "replace"
 # Identifies a version of a table or view, also after it was dropped and created again.
 Version = tuple[Any, ...]
 
@@ -31,11 +33,13 @@ class ReadSet:
         versions: the versions by name.
         definitions: the SQL texts of the views.
         as_of: in which versions the statement reads the tables, as in `Reads`.
+        written: ids of snapshots that the reader itself has committed since.
     """
 
     versions: Mapping[QualifiedName, Version]
     definitions: tuple[str, ...] = ()
     as_of: Mapping[QualifiedName, frozenset[AsOf]] = field(default_factory=dict)
+    written: frozenset[int] = frozenset()
 
     def changed(self, catalogs: Catalogs) -> QualifiedName | None:
         """Return a table or view that has changed; None if none has.
@@ -60,8 +64,28 @@ class ReadSet:
         if metadata is None:
             return True
         # Only a new snapshot or schema changes the rows, or another one of a tag or branch.
-        version = _version(metadata, self.as_of.get(name, CURRENT))
-        return version[:3] != self.versions[name][:3]
+        as_of = self.as_of.get(name, CURRENT)
+        version, before = _version(metadata, as_of), self.versions[name]
+        if version[:3] == before[:3]:
+            return False
+        is_current_table = as_of == CURRENT and "versions" not in metadata
+        same_table = is_current_table and (version[0], version[2]) == (before[0], before[2])
+        return not (same_table and self._only_reader_wrote(metadata, before[1]))
+
+    def _only_reader_wrote(self, metadata: Metadata, since: int | None) -> bool:
+        """Return whether all snapshots of a table since one are compactions or the reader's own."""
+        snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata["snapshots"]}
+        current = current_snapshot(metadata)
+        snapshot_id = current and current.snapshot_id
+        while snapshot_id != since:
+            snapshot = snapshots.get(snapshot_id)
+            if snapshot is None:
+                return False
+            is_compaction = (snapshot.get("summary") or {}).get("operation") == COMPACTION
+            if not (is_compaction or snapshot_id in self.written):
+                return False
+            snapshot_id = snapshot.get("parent-snapshot-id")
+        return True
 
     def only(self, names: Iterable[QualifiedName]) -> ReadSet:
         """Return what is read of some relations.
