@@ -36,6 +36,9 @@ MODELS = {
     "deleted": model(COUNT, "delete+insert", unique_key="id"),
     "overwritten": model(COUNT, "insert_overwrite"),
     "appended": model(NEXT, "append"),
+    "appended_by_metadata": model(
+        "select sum(record_count) + 1 as id, 0 as n from {{ this }}.files", "append"
+    ),
     "merged_queried": model(COUNT_QUERIED, "merge", unique_key="id"),
     "merged_by_spark_queried": model(COUNT_QUERIED, "merge", unique_key="id", merge_engine="spark"),
     # The hook comes after the node's own write.
@@ -43,7 +46,7 @@ MODELS = {
         NEXT_QUERIED, "append", post_hook="insert into {{ this }} select -1, 0 where false"
     ),
 }
-APPENDED = ("appended", "appended_queried")
+APPENDED = ("appended", "appended_queried", "appended_by_metadata")
 # What another run of the same model does to the table.
 FOREIGN = {
     name: f"insert into {{schema}}.{name} select max(id) + 1, 0 from {{schema}}.{name}"

@@ -79,7 +79,8 @@ select id, at, '{{ var("run") }}' as run from {{ ref('events') }}
 """
 CHANGED = """
 {{ config(materialized='incremental', incremental_strategy='append', on_schema_change=var('change'),
-    partition_by=var('by', none), format_version=var('version', 2), merge_mode=var('mode', none)) }}
+    partition_by=var('by', none), format_version=var('version', 2), merge_mode=var('mode', none),
+    sort_order=var('order', none)) }}
 select 1 as id, 'x' as s {{ ', 1 as p' if var('p') }} {{ ', 2 as added' if var('added', false) }}
   {{ ", date'2026-01-02' as at, 2 as at_day" if var('times', false) }}
 """
@@ -170,6 +171,27 @@ class TestChanges:
             *[(1, "x", None)] * 3,
             (1, "x", 2),
         ]
+
+    def test_a_new_column_with_the_name_of_a_partition_field(self, project: Any) -> None:
+        run(project, "drop table if exists {schema}.changed")
+        run(
+            project,
+            "create table {schema}.changed (id int, s string, p int, at date) "
+            "partitioned by (days(at))",
+        )
+        change = {"change": "append_new_columns", "times": True}
+        message = self.change(project, passes=False, **change)
+        assert "Give the column another name" in message
+
+    def test_a_sort_column_is_not_dropped(self, project: Any) -> None:
+        run(project, "drop table if exists {schema}.changed")
+        run(project, "create table {schema}.changed (id int, s string, p int)")
+        run(project, "alter table {schema}.changed write ordered by p")
+        drops = {"change": "sync_all_columns", "p": False}
+        message = self.change(project, passes=False, **drops)
+        assert "Set `sort_order` to other columns, or to `[]`" in message
+        self.change(project, order=[], **drops)
+        assert table(project, "changed").schema().column_names == ["id", "s"]
 
     def test_merge_on_read_keeps_a_former_partition_column(self, project: Any) -> None:
         """Iceberg writes no deletes by position if the column of any partition spec is gone."""

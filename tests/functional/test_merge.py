@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from dbt.tests.util import run_dbt
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, NestedField, UUIDType
 
 from dbt.adapters.iceberg_stream.sql.comparisons import comparable_sql
-from tests.functional.lake import rows, snapshot_ids, summary
+from tests.functional.lake import rows, run, snapshot_ids, summary
 
 BY_KEY = """
 {{ config(materialized='incremental', incremental_strategy='merge', unique_key='id') }}
@@ -246,6 +248,67 @@ ROUNDED = """
     merge_engine=var('engine')) }}
 select cast({{ var('value', '1.30') }} as decimal(9, {{ var('scale', 1) }})) as id, 1 as n
 """
+
+
+KEPT = """
+{{ config(materialized='incremental', incremental_strategy=var('strategy'), unique_key='id',
+    pre_hook='set spark.sql.session.timeZone = America/New_York') }}
+select {{ var('key') }} as id, 1 as n
+"""
+UUID = "F81D4FAE-7DEC-11D0-A765-00A0C91E6BF6"
+# The type of the table's key, a key that it does not store as it is, one that it does, and the cure.
+LOST_KEYS = [
+    ("string", "cast(0.1 as float)", "'0.1'", "Cast `id` to string"),
+    # Neither is there twice, as the clock of New York is set back at that hour.
+    (
+        "timestamp_ntz",
+        "timestamp '2024-11-03 06:30:00 UTC'",
+        "timestamp '2024-11-03 08:30:00 UTC'",
+        "Cast `id` to timestamp_ntz",
+    ),
+    (
+        "string",
+        "timestamp '2024-11-03 06:30:00 UTC'",
+        "timestamp '2024-11-03 08:30:00 UTC'",
+        "Cast `id` to string",
+    ),
+    ("uuid", f"'{UUID}'", f"'{UUID.lower()}'", "Write it as lower(`id`)"),
+]
+
+
+class TestLostKeys:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {"kept.sql": KEPT}
+
+    @pytest.fixture(scope="class")
+    def project_config_update(self) -> dict[str, Any]:
+        return {"vars": {"strategy": "merge", "key": "1"}}
+
+    @pytest.mark.parametrize("strategy", ["merge", "delete+insert"])
+    def test_an_error_instead_of_a_row_for_each_run(self, project: Any, strategy: str) -> None:
+        for kind, lost, kept, cure in LOST_KEYS:
+            run(project, "drop table if exists {schema}.kept")
+            run(project, "create schema if not exists {schema}")
+            if kind == "uuid":
+                fields = NestedField(1, "id", UUIDType()), NestedField(2, "n", IntegerType())
+                project.adapter.catalog.pyiceberg.create_table(
+                    (project.test_schema, "kept"), Schema(*fields)
+                )
+            else:
+                run(project, f"create table {{schema}}.kept (id {kind}, n int)")
+
+            def build(key: str, expect_pass: bool = True) -> str:
+                given = json.dumps({"strategy": strategy, "key": key})
+                command = ["run", "--vars", given]
+                message: str = run_dbt(command, expect_pass=expect_pass)[0].message
+                return message
+
+            assert cure in build(lost, expect_pass=False)
+            assert rows(project, "select * from {schema}.kept") == []
+            build(kept)
+            build(kept)
+            assert len(rows(project, "select * from {schema}.kept")) == 1
 
 
 class TestRefusedIncrements:

@@ -64,6 +64,13 @@ REFUSED = {
         "if is_incremental() else 0 %}" + WRITE + NEW,
         alias="behind_a_view",
     ),
+    "after_a_tag": model(
+        incremental("{% do run_query('select * from ' ~ this ~ \" version as of 'first'\") %}")
+        + QUERY
+        + WRITE
+        + NEW
+    ),
+    "of_ephemeral": model("select id from {{ ref('numbers') }}"),
     # Its own write is not the other writer's.
     "after_a_hook": model(
         QUERY + NEW,
@@ -75,6 +82,12 @@ REFUSED = {
         post_hook=QUERY + WRITE + "insert into {{ this }} " + NEW,
     ),
 }
+EPHEMERAL = (
+    "{{ config(materialized='ephemeral') }}"
+    "{% set written = adapter.get_relation(this.database, this.schema, 'of_ephemeral') %}"
+    "{% set m = run_query('select max(id) from ' ~ written).rows[0][0] if written else 0 %}"
+    "{{ log('WRITE insert into {schema}.of_ephemeral values (100)', info=true) }}" + NEW
+)
 PYTHON = """
 def model(dbt, session):
     dbt.config(materialized="incremental")
@@ -130,7 +143,7 @@ class TestQueries:
     def models(self, unique_schema: str) -> dict[str, str]:
         files = {f"{name}.sql": text for name, text in {**REFUSED, **PASS}.items()}
         python = PYTHON.replace("SCHEMA", unique_schema)
-        return {**files, "in_python.py": python}
+        return {**files, "numbers.sql": EPHEMERAL, "in_python.py": python}
 
     def run(self, project: Any, *select: str, write: bool = True) -> dict[str, Any]:
         def on_event(event: Any) -> None:
@@ -147,6 +160,7 @@ class TestQueries:
         self.run(project, *REFUSED, *PASS, "in_python", write=False)
         with_view = "create view {schema}.viewed as select * from {schema}.behind_a_view"
         foreign_write(project, with_view)()
+        foreign_write(project, "alter table {schema}.after_a_tag create tag first")()
 
     def test_rows_of_another_writer_are_seen(self, project: Any) -> None:
         results = self.run(project, *REFUSED)

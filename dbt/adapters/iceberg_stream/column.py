@@ -17,9 +17,11 @@ class IcebergStreamColumn(Column):
 
     Attributes:
         path: for a field within a column, the names from the column to the field.
+        is_uuid: whether its strings are UUIDs in the table.
     """
 
     path: tuple[str, ...] = ()
+    is_uuid: bool = False
 
     TYPE_LABELS: ClassVar[dict[str, str]] = {
         "STRING": "string",

@@ -330,7 +330,10 @@ class IcebergStreamAdapter(
                 # An increment is compared with its table.
                 columns = [(name, stored_type(kind)) for name, kind in columns]
             return self._columns(columns)
-        return self._columns((c.name, c.type) for c in catalog.columns(table_name(relation)))
+        return [
+            self.Column(column.name, column.type, is_uuid=column.is_uuid)
+            for column in catalog.columns(table_name(relation))
+        ]
 
     @available.parse(lambda *a, **k: [])
     def get_column_schema_from_query(self, sql: str) -> list[IcebergStreamColumn]:

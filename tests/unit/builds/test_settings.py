@@ -75,7 +75,9 @@ def test_retry_continues_the_build_of_the_last_results(tmp_path: Path) -> None:
     write_state(target, build, INVOCATION, interrupted=False)
     assert retried_settings(target, KEEP) is None
     results(target, INVOCATION)
-    assert retried_settings(target, KEEP) == BuildSettings("of-a-run", True, True, KEEP)
+    assert retried_settings(target, KEEP) == BuildSettings(
+        "of-a-run", True, True, KEEP, is_retry=True
+    )
     write_state(target, build, INVOCATION, interrupted=True)
     with pytest.raises(BuildError, match="cannot continue the build `of-a-run`"):
         retried_settings(target, KEEP)
@@ -90,7 +92,9 @@ def test_retry_after_a_killed_run_continues_the_build_before(tmp_path: Path) -> 
     for number in range(3):
         killed = BuildSettings(f"killed-{number}", True, False, KEEP)
         write_state(tmp_path, killed, f"of-{number}", interrupted=False)
-    assert retried_settings(tmp_path, KEEP) == BuildSettings("first", True, True, KEEP)
+    assert retried_settings(tmp_path, KEEP) == BuildSettings(
+        "first", True, True, KEEP, is_retry=True
+    )
     for number in range(100):
         write_state(tmp_path, killed, f"of-{number}", interrupted=False)
     assert len((tmp_path / "iceberg_stream_build.json").read_text()) < 3000

@@ -15,6 +15,8 @@ from dbt.adapters.iceberg_stream.sql.statements import (
     [
         ("/* {\"app\": \"dbt\"} */ create or replace table `l`.`a`.`b` as select 1", "create", ("l", "a", "b")),
         ("merge into a.b as t using s on true when matched then delete", "merge", ("a", "b")),
+        ("merge with schema evolution into a.b using s on true when matched then delete", "merge", ("a", "b")),
+        ("delete from schema.with", "delete", ("schema", "with")),
         ("with x as (select 1) insert into l.a.b select * from x", "insert", ("l", "a", "b")),
         ("from s insert into b select *", "insert", ("b",)),
         ("insert overwrite table `a` select 1", "insert", ("a",)),

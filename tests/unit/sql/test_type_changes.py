@@ -25,6 +25,9 @@ STORED = [
     ("void", "int"),
     ("variant", "variant"),
     ("interval day to second", "string"),
+    ("double", "string"),
+    ("timestamp_ntz", "string"),
+    ("timestamp_ltz", "timestamp"),
 ]
 LOST = [
     ("bigint", "int"),
@@ -36,6 +39,11 @@ LOST = [
     ("decimal(9,4)", "decimal(9,2)"),
     ("decimal(10,2)", "int"),
     ("timestamp", "date"),
+    ("timestamp", "timestamp_ntz"),
+    ("timestamp_ntz", "timestamp"),
+    ("timestamp", "string"),
+    ("float", "string"),
+    ("binary", "string"),
     ("string", "date"),
     ("string", "int"),
     ("struct<a:int,b:int>", "struct<a:int>"),

@@ -147,6 +147,7 @@ class BuildRun:
                     "`build`. `dbt debug` shows what the catalog can do."
                 )
             if not self._built:
+                self._require_retried()
                 self._note(False)
             existing = self._relations.in_namespace(name[0]).get(name)
             if existing is not None:
@@ -161,6 +162,14 @@ class BuildRun:
                     self._store(self._nodes.record(has_ended=False))
                 self._built.add(name)
             return exists
+
+    def _require_retried(self) -> None:
+        """Check that the build that `dbt retry` continues is there, with what its run has built."""
+        if self.settings.is_retry and not self._relations.all():
+            raise BuildError(
+                f"`dbt retry` cannot continue the build `{self.name}`, which is not there any "
+                "more: it was published or discarded. Run the same command again."
+            )
 
     def restage(self, name: Name) -> None:
         """Stage a table again if the published one has changed since an earlier command staged it.

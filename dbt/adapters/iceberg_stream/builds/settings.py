@@ -33,12 +33,14 @@ class BuildSettings:
         publishes: whether the command publishes the build when it ends without failures.
         continues: whether earlier commands may have staged relations of the build.
         keep: how long builds that are not published are kept.
+        is_retry: whether the command retries one that has staged relations of the build.
     """
 
     name: str
     publishes: bool
     continues: bool
     keep: timedelta
+    is_retry: bool = False
 
 
 def build_settings(
@@ -120,7 +122,7 @@ def retried_settings(folder: Path, keep: timedelta) -> BuildSettings | None:
             f"ICEBERG_STREAM_BUILD={state['build']}, then `iceberg-stream publish "
             f"{state['build']}`; or give it up with `iceberg-stream discard {state['build']}`."
         )
-    return BuildSettings(state["build"], bool(state["publishes"]), True, keep)
+    return BuildSettings(state["build"], bool(state["publishes"]), True, keep, is_retry=True)
 
 
 def _read_state(folder: Path) -> dict[str, Any]:

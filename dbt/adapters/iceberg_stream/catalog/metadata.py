@@ -25,11 +25,13 @@ class Column:
         name: the column's name.
         type: Spark SQL's type.
         comment: the column's comment.
+        is_uuid: whether its values are UUIDs, which Spark shows as strings.
     """
 
     name: str
     type: str
     comment: str | None
+    is_uuid: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,10 @@ def read_metadata(location: str, storage: Mapping[str, str]) -> Metadata:
 
 def columns(metadata: Metadata) -> list[Column]:
     """Return the columns of a table's current schema, or of a view's current version."""
-    return [Column(f["name"], spark_type(f["type"]), f.get("doc")) for f in fields(metadata)]
+    return [
+        Column(f["name"], spark_type(f["type"]), f.get("doc"), f["type"] == "uuid")
+        for f in fields(metadata)
+    ]
 
 
 def fields(metadata: Metadata) -> list[dict[str, Any]]:

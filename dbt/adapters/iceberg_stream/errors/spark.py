@@ -122,6 +122,17 @@ ADVICE = (
         "again; --full-refresh alone keeps the earlier partition fields.",
     ),
     (
+        r"Cannot create identity partition|identity partition sourced from different field",
+        "A new column has the name of a partition field that the table has or once had, such as "
+        "`at_day` for day(at). Give the column another name; if the table is no longer partitioned "
+        "so, you may also drop it and build it again.",
+    ),
+    (
+        r"Cannot find source column for sort field",
+        "A column cannot be dropped while the table is sorted by it. Set `sort_order` to other "
+        "columns, or to `[]`: without the config, the table keeps its order.",
+    ),
+    (
         r"INVALID_PANDAS_UDF_PLACEMENT",
         "Compute Python aggregates in a query of their own and join its rows, or write the "
         "function in SQL.",

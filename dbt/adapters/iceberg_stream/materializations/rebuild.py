@@ -21,6 +21,7 @@ OPTIONS = (
     *("profiles_dir", "project_dir", "target_path", "log_path", "target", "profile", "threads"),
     *("state", "defer_state", "event_time_start", "event_time_end", "indirect_selection"),
 )
+LISTS = ("exclude", "resource_types", "exclude_resource_types")
 DBT = "from dbt.cli.main import cli; cli()"
 
 
@@ -94,6 +95,7 @@ def dbt_arguments(arguments: Any, models: Collection[str]) -> list[str]:
             result += [f"--{option.replace('_', '-')}", str(value)]
     if (sample := getattr(arguments, "sample", None)) is not None:
         result += ["--sample", json.dumps({"start": str(sample.start), "end": str(sample.end)})]
-    if excluded := getattr(arguments, "exclude", None):
-        result += ["--exclude", *excluded]
+    for option in LISTS:
+        if values := getattr(arguments, option, None):
+            result += [f"--{option.replace('_', '-')}", *values]
     return [*result, "--vars", json.dumps(arguments.vars)]

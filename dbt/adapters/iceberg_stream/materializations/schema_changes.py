@@ -120,7 +120,8 @@ def lossy_keys(
         old: columns of the table.
 
     Returns:
-        `name` and `type` of each column of the table, and `sql` that queries one lost value.
+        `name` and `type` of each column of the table, `sql` that queries one lost value, and what
+        to do about it (`cure`).
     """
     if config.get("skip_not_matched_step"):
         return []  # inserts nothing
@@ -133,12 +134,16 @@ def lossy_keys(
         stored = by_name.get(column.name.lower())
         if stored is None or column.name.lower() not in keys:
             continue
-        if may_lose(column.data_type, stored.data_type):
-            value = quote(column.name)
-            back = f"try_cast(try_cast({value} as {stored.data_type}) as {column.data_type})"
-            lost = f"where not {value} <=> {back} limit 1"
-            sql = f"select cast({value} as string) from {staging} {lost}"
-            lossy.append({"name": stored.name, "type": stored.data_type, "sql": sql})
+        value, kind = quote(column.name), stored.data_type
+        if getattr(stored, "is_uuid", False):
+            kind, kept, cure = "uuid", f"lower({value})", f"Write it as lower({value})"
+        elif may_lose(column.data_type, kind):
+            kept, cure = f"try_cast({value} as {kind})", f"Cast {value} to {kind}"
+        else:
+            continue
+        # As MERGE will compare the value with what was stored.
+        sql = f"select cast({value} as string) from {staging} where not {value} <=> {kept} limit 1"
+        lossy.append({"name": stored.name, "type": kind, "sql": sql, "cure": cure})
     return lossy
 
 

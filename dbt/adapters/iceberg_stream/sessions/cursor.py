@@ -9,7 +9,7 @@ from dbt_common.events.contextvars import get_node_info
 
 from dbt.adapters.iceberg_stream.engines.session import as_rows
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
-from dbt.adapters.iceberg_stream.sessions.node_queries import note_query
+from dbt.adapters.iceberg_stream.sessions.node_queries import note_query, note_unknown
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
 from dbt.adapters.iceberg_stream.sessions.write import Write
@@ -113,6 +113,8 @@ class Cursor:
             before = self._handle.read_set_of(view.reads) if view and view.is_cached else None
             self._relation = self._handle.session.run(sql)
             if view is not None:
+                if view.reads is None:
+                    note_unknown(self._handle, sql)
                 self._record_view(view, before)
 
     def _note_write(self, table: QualifiedName) -> None:
@@ -126,7 +128,7 @@ class Cursor:
 
     def _record_view(self, view: TemporaryView, before: ReadSet | None) -> None:
         handle, name = self._handle, view.name.lower()
-        handle.views[name] = view.reads
+        handle.views[name] = view.reads and view.reads.of_tables()
         handle.cached.pop(name, None)
         if view.is_cached:
             handle.cached[name] = before

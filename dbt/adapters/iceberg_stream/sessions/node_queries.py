@@ -11,12 +11,14 @@ from dataclasses import replace
 from dbt_common.events.contextvars import get_node_info
 from sqlglot.dialects import Spark
 from sqlglot.errors import TokenError
+from sqlglot.tokens import TokenType
 
 from dbt.adapters.iceberg_stream.builds.names import without_build
 from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
-from dbt.adapters.iceberg_stream.sql.reads import NameParts, Reads
+from dbt.adapters.iceberg_stream.sql.reads import CURRENT, NameParts, Reads
 from dbt.adapters.iceberg_stream.tables.commit.read_check import NOTHING, ReadCheck
+from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
 
 # Statements whose rows, or whose variables, later statements may be computed from.
 READING_VERBS = {
@@ -25,8 +27,9 @@ READING_VERBS = {
 }
 # Statements whose rows are computed. They depend on what was read before.
 COMPUTING_VERBS = {"insert", "merge", "update", "delete"}
+TEXTS = {TokenType.STRING, TokenType.RAW_STRING}
 # What their statements write depends on no earlier version.
-REPLACING = {"table", "view", "ephemeral"}
+REPLACING = {"table", "view"}
 
 
 def note_query(handle: SessionHandle, sql: str, verb: str) -> None:
@@ -44,19 +47,32 @@ def note_query(handle: SessionHandle, sql: str, verb: str) -> None:
         return
     if (relation := _own_relation()) is None:
         return
+    if node.get("materialized") == "ephemeral":
+        # Its text is part of the models that read it, which dbt does not name here.
+        if (read_set := handle.read_set(sql)) is not None:
+            handle.note_queried(read_set)
+        return
     mentions = _mentions(sql, relation[-1])
     if node.get("materialized") in REPLACING and not mentions:
         return
     table = handle.read_as(*relation)
     read_set = handle.read_set(sql)
-    if read_set is None:
-        # A table of metadata, `identifier(…)`, or what is not understood.
-        if mentions:
-            _note(handle, table)
-        return
-    own = _lower(handle.catalogs.find_qualified(relation) or ())
-    names = [name for name in read_set.versions if _lower(without_build(name)) == own]
-    handle.note_queried(read_set.only(names))
+    # It is unknown for a table of metadata, `identifier(…)`, or what is not understood.
+    own = handle.catalogs.find_qualified(relation)
+    if mentions if read_set is None else _reads_current(read_set, own):
+        _note(handle, table)
+
+
+def note_unknown(handle: SessionHandle, sql: str) -> None:
+    """Note that a temporary view, whose query is not understood, may read the node's own table.
+
+    Args:
+        handle: the node's session.
+        sql: the statement that defines the view.
+    """
+    relation = _own_relation()
+    if relation is not None and _mentions(sql, relation[-1]):
+        _note(handle, handle.read_as(*relation))
 
 
 def note_own_table(handle: SessionHandle) -> None:
@@ -83,8 +99,10 @@ def read_check(
     Raises:
         TableChanged: the node has queried a version of the table that is not there any more.
     """
-    written = frozenset(handle.written)
-    queried = replace(handle.queried, written=written) if verb in COMPUTING_VERBS else NOTHING
+    queried = NOTHING
+    if verb in COMPUTING_VERBS:
+        names = [name for name in handle.queried.versions if _are_same(name, target)]
+        queried = replace(handle.queried.only(names), written=frozenset(handle.written))
     check = ReadCheck(handle.catalogs, target, handle.read_set(sql), queried)
     check.check_queried()
     return check
@@ -103,7 +121,20 @@ def _note(handle: SessionHandle, table: NameParts) -> None:
         handle.note_queried(read_set)
 
 
-def _lower(name: NameParts) -> NameParts:
+def _reads_current(read_set: ReadSet, table: QualifiedName | None) -> bool:
+    """Return whether the current rows of a table were read, published or staged."""
+    return table is not None and any(
+        _are_same(name, table) and None in read_set.as_of.get(name, CURRENT)
+        for name in read_set.versions
+    )
+
+
+def _are_same(left: QualifiedName, right: QualifiedName) -> bool:
+    """Return whether names are those of one table, published or staged."""
+    return _lower(without_build(left)) == _lower(without_build(right))
+
+
+def _lower(name: QualifiedName) -> NameParts:
     return tuple(part.lower() for part in name)
 
 
@@ -113,4 +144,8 @@ def _mentions(sql: str, name: str) -> bool:
         tokens = Spark().tokenize(sql)
     except TokenError:
         return True
-    return any(name.lower() in token.text.lower() for token in tokens)
+    name = name.lower()
+    return any(
+        name == token.text.lower() or (token.token_type in TEXTS and name in token.text.lower())
+        for token in tokens
+    )

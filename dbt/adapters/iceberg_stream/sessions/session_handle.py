@@ -236,11 +236,12 @@ class SessionHandle:
         return self.read_set_of(reads(sql))
 
     def read_set_of(self, read: Reads | None) -> ReadSet | None:
-        """Return the read set of a statement that is parsed.
+        """Return the read set of a statement that is parsed, for the checks of writes.
 
         Args:
             read: the relations that it reads; None if unknown.
         """
+        read = read and read.of_tables()
         return capture_read_set(self.catalogs, read, self.views, cached=self.cached)
 
     def is_cached(self, sql: str, table: QualifiedName) -> bool:

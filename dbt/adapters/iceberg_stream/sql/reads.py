@@ -9,6 +9,12 @@ NameParts = tuple[str, ...]
 # A snapshot's id, the name of a tag or branch, or None for the current version.
 AsOf = int | str | None
 CURRENT: frozenset[AsOf] = frozenset([None])
+# Iceberg's tables of a table's metadata (documentation of Spark queries, "Inspecting tables").
+METADATA_TABLES = {
+    *("history", "metadata_log_entries", "snapshots", "entries", "files", "manifests"),
+    *("partitions", "position_deletes", "all_data_files", "all_delete_files", "all_entries"),
+    *("all_manifests", "all_files", "refs", "data_files", "delete_files"),
+}
 
 
 @dataclass(frozen=True)
@@ -22,3 +28,15 @@ class Reads:
 
     relations: frozenset[NameParts]
     versions: Mapping[NameParts, frozenset[AsOf]] = field(default_factory=dict)
+
+    def of_tables(self) -> Reads:
+        """Return what is read, with the table itself in place of a table of its metadata."""
+        tables = {parts: _without_metadata_table(parts) for parts in self.relations}
+        read_as: dict[NameParts, frozenset[AsOf]] = {}
+        for parts, table in tables.items():
+            read_as[table] = read_as.get(table, frozenset()) | self.versions.get(parts, CURRENT)
+        return Reads(frozenset(read_as), read_as)
+
+
+def _without_metadata_table(parts: NameParts) -> NameParts:
+    return parts[:-1] if len(parts) > 2 and parts[-1].lower() in METADATA_TABLES else parts

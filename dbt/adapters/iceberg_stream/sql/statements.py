@@ -17,6 +17,7 @@ FILLERS = {
 }  # fmt: skip
 WRITE_VERBS = {"insert", "merge", "update", "delete", "truncate"}
 MAIN_VERBS = WRITE_VERBS | {"select"}
+SCHEMA_EVOLUTION = ["with", "schema", "evolution"]
 QUOTED = {TokenType.STRING, TokenType.IDENTIFIER}
 # Statements that give rows and are no queries.
 ROW_COMMANDS = {"call", "show", "describe", "desc", "explain"}
@@ -172,6 +173,8 @@ def _name(tokens: list[Token], index: int) -> tuple[str, ...]:
 
 
 def _name_tokens(tokens: list[Token], index: int) -> list[Token]:
+    if [token.text.lower() for token in tokens[index : index + 3]] == SCHEMA_EVOLUTION:
+        index += 3
     while index < len(tokens) and tokens[index].text.lower() in FILLERS:
         if tokens[index].token_type == TokenType.IDENTIFIER:
             break

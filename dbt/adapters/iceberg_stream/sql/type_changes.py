@@ -16,6 +16,9 @@ DIGITS = {
     Type.DOUBLE: (15, 40),
 }
 TEXTS = {Type.TEXT, Type.CHAR, Type.VARCHAR}
+TIMES = {Type.TIMESTAMPTZ, Type.TIMESTAMPLTZ, Type.TIMESTAMPNTZ}
+# Spark writes them in another zone, with fewer digits, or not at all.
+NOT_AS_TEXT = {Type.TIMESTAMPTZ, Type.TIMESTAMPLTZ, Type.FLOAT, Type.BINARY}
 NESTED = {Type.STRUCT, Type.ARRAY, Type.MAP}
 
 
@@ -43,6 +46,11 @@ def _may_lose(queried: exp.DataType, stored: exp.DataType) -> bool:
         return any(_part_may_lose(*pair) for pair in zip(*parts, strict=True))
     if ours in TEXTS:
         return theirs not in TEXTS
+    if theirs in TEXTS:
+        return ours in NOT_AS_TEXT
+    if ours in TIMES and theirs in TIMES:
+        # Two times may be the same on a clock that is set back.
+        return (ours == Type.TIMESTAMPNTZ) != (theirs == Type.TIMESTAMPNTZ)
     if theirs == Type.DATE:
         return ours != Type.DATE
     before, after = _digits(queried), _digits(stored)

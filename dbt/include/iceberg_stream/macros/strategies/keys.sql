@@ -27,8 +27,7 @@
       {% do exceptions.raise_compiler_error(
           model.unique_id ~ ' returns ' ~ row[0] ~ ' in `' ~ key.name ~ '`, a column of its `unique_key`, which the'
           ~ " table's type " ~ key.type ~ ' does not store as it is: each run would insert the row again. Nothing was'
-          ~ ' written. Cast `' ~ key.name ~ '` to ' ~ key.type ~ ' in the query, or rebuild the table with'
-          ~ ' --full-refresh.') %}
+          ~ ' written. ' ~ key.cure ~ ' in the query, or rebuild the table with --full-refresh.') %}
     {%- endfor -%}
   {%- endfor -%}
 {% endmacro %}
