@@ -42,8 +42,24 @@ ALWAYS = "1 = 0 or 1 = 1"
 COLUMNS = {"id": "bigint", "k": "string", "n": "bigint"}
 
 QUERIED = """
-{% if execute %}{% set q = run_query('select max(id) + 1, count(*) from ' ~ this).rows[0] %}{% endif %}
+{% if execute %}{% set q = run_query(QUERY).rows[0] %}{% endif %}
 select {{ q[0] if q }} as id, 'next' as k, {{ q[1] if q }} as n"""
+NEXT = "'select max(id) + 1, count(*) from "
+OWN_QUERIES = [
+    f"{NEXT}' ~ this",
+    f"({NEXT}' ~ this ~ ' as t')".replace("('select", "('(select").replace("t')", "t)')"),
+    f"{NEXT}identifier(\"' ~ this.schema ~ '.' ~ this.identifier ~ '\")'",
+    f"'with t as (select * from ' ~ this ~ ') ' ~ {NEXT}t'",
+]
+# They change no row.
+HOOKS = [
+    "delete from {{ this }} where {{ this.identifier }}.id = -1",
+    "update {{ this }} set n = n + 1 where {{ this }}.id = -1",
+    "insert into {{ this }} (id, k, n) select 1, 'none', 0 where false",
+    "alter table {{ this }} set tblproperties ('hooked' = '{{ invocation_id }}')",
+    "call lake.system.rewrite_data_files(table => '{{ this.schema }}.{{ this.identifier }}', "
+    "options => map('rewrite-all', 'true'))",
+]
 
 
 @dataclass(frozen=True)
@@ -109,7 +125,7 @@ class RandomIncrements:
             sql = "select max(id) + 1 as id, 'next' as k, count(*) as n from {{ this }}"
             if self.rng.random() < 0.5:
                 # The query runs before the model's statement.
-                sql = QUERIED
+                sql = QUERIED.replace("QUERY", self.rng.choice(OWN_QUERIES))
             return sql, lambda rows: [*rows, (_greatest(rows) + 1, "next", len(rows))]
         sql = "select id, k, n + 1 as n from {{ this }} where n % 2 = 0"
 
@@ -179,6 +195,9 @@ class RandomIncrements:
             "partition_by": list(self.layout),
             "format_version": self.version,
         }
+        if self.rng.random() < 0.5:
+            hooks = self.rng.sample(HOOKS, self.rng.randint(1, 2))
+            config["pre_hook"] = [f"{{% if is_incremental() %}}{h}{{% endif %}}" for h in hooks]
         if self.strategy in KEYED:
             config["unique_key"] = self._spelled(["id", "k"])
             if self.rng.random() < 0.5:
