@@ -123,7 +123,7 @@ class RandomIncrements:
     def _of_itself(self) -> tuple[str, Change]:
         if self.strategy == "append":
             sql = "select max(id) + 1 as id, 'next' as k, count(*) as n from {{ this }}"
-            if self.rng.random() < 0.5:
+            if self.rng.random() < 0.7:
                 # The query runs before the model's statement.
                 sql = QUERIED.replace("QUERY", self.rng.choice(OWN_QUERIES))
             return sql, lambda rows: [*rows, (_greatest(rows) + 1, "next", len(rows))]
