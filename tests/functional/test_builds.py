@@ -376,6 +376,32 @@ class TestOptOut(AtomicProject):
         assert published(project, "a") == [(1,)]
         assert command(project, "discard", *build_names(project)).exit_code == 0
 
+    def test_retry_of_a_discarded_build(self, project: Any) -> None:
+        as_table = "{{ config(materialized='table') }} select * from {{ ref('a') }}"
+        write_file(f"{as_table} where 1 / 0 = 1", "models", "log2.sql")
+        arguments = ["run", "--select", "a", "log2"]
+        run_dbt([*arguments, *variables(version=2)], expect_pass=False)
+        assert command(project, "discard", *build_names(project)).exit_code == 0
+        project.adapter.build = None
+        write_file(as_table, "models", "log2.sql")
+        (result,) = run_dbt(["retry"], expect_pass=False)
+        assert "which is not there any more" in result.message
+        assert "log2" not in relations(project)
+        Path("models/log2.sql").unlink()
+
+    def test_a_model_that_was_staged_before(
+        self, project: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ICEBERG_STREAM_BUILD", "pr-43")
+        run_dbt(["run", "--select", "a", *variables(version=3)])
+        at_once = "{{ config(materialized='table', publish='immediately') }} select 4 as version"
+        write_file(at_once, "models", "a.sql")
+        (result,) = run_dbt(["run", "--select", "a"], expect_pass=False)
+        assert "Publish or discard the build first" in result.message
+        assert command(project, "discard", "pr-43").exit_code == 0
+        run_dbt(["run", "--select", "a"])
+        assert published(project, "a") == [(4,)]
+
     def test_bad_value(self, project: Any) -> None:
         model = "{{ config(materialized='table', publish='later') }} select 1 as version"
         write_file(model, project.project_root, "models", "a.sql")

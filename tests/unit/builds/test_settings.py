@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.settings import (
+    KEPT_COMMANDS,
     BuildSettings,
     build_settings,
     retried_settings,
@@ -100,3 +102,18 @@ def test_retry_after_a_killed_run_continues_the_build_before(tmp_path: Path) -> 
     assert len((tmp_path / "iceberg_stream_build.json").read_text()) < 3000
     (tmp_path / "iceberg_stream_build.json").write_text('{"comm')
     assert retried_settings(tmp_path, KEEP) is None
+
+
+def test_commands_that_end_at_the_same_time_are_all_noted(tmp_path: Path) -> None:
+    builds = {f"id-{n}": BuildSettings(f"b{n}", True, False, KEEP) for n in range(KEPT_COMMANDS)}
+    with ThreadPoolExecutor(8) as pool:
+        for noted in [
+            pool.submit(write_state, tmp_path, build, invocation_id, interrupted=False)
+            for invocation_id, build in builds.items()
+        ]:
+            noted.result()
+    for invocation_id, build in builds.items():
+        results(tmp_path, invocation_id)
+        retried = retried_settings(tmp_path, KEEP)
+        assert retried is not None
+        assert retried.name == build.name

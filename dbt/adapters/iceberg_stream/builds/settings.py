@@ -10,6 +10,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import check_build_name
 
@@ -89,14 +91,18 @@ def write_state(
         invocation_id: dbt's id of the command.
         interrupted: whether the command was interrupted.
     """
-    commands = _read_state(target)
-    # The order is that of their ends: the results that dbt has are of one of the last commands.
-    commands.pop(invocation_id, None)
-    state = {"build": settings.name, "publishes": settings.publishes, "interrupted": interrupted}
-    commands[invocation_id] = state
-    kept = dict(list(commands.items())[-KEPT_COMMANDS:])
     target.mkdir(parents=True, exist_ok=True)
-    (target / STATE_FILE).write_text(json.dumps({"commands": kept}))
+    state = {"build": settings.name, "publishes": settings.publishes, "interrupted": interrupted}
+    # Commands may end at the same time, and be killed.
+    with FileLock(target / f"{STATE_FILE}.lock"):
+        commands = _read_state(target)
+        # The order is that of their ends: the results that dbt has are of one of the last commands.
+        commands.pop(invocation_id, None)
+        commands[invocation_id] = state
+        kept = dict(list(commands.items())[-KEPT_COMMANDS:])
+        written = target / f"{STATE_FILE}.{invocation_id}"
+        written.write_text(json.dumps({"commands": kept}))
+        written.replace(target / STATE_FILE)
 
 
 def retried_settings(folder: Path, keep: timedelta) -> BuildSettings | None:

@@ -229,7 +229,10 @@ class BuildHooks(metaclass=AdapterMeta):
         """Stage a model's relation, if this run publishes its models at its end."""
         self._clear_leftovers(relation)
         config = model["config"]
-        if self.build is None or config.get("publish") == IMMEDIATELY:
+        if self.build is None:
+            return
+        if config.get("publish") == IMMEDIATELY:
+            self._require_published(relation, model)
             return
         if config.get("materialized") == STREAM:
             return
@@ -254,6 +257,15 @@ class BuildHooks(metaclass=AdapterMeta):
         if exists is False:
             # The published relation stays as it is, so the model has nothing to replace.
             self.cache.drop(relation)
+
+    def _require_published(self, relation: BaseRelation, model: Mapping[str, Any]) -> None:
+        """Check that a model with `publish: immediately` was not staged by an earlier command."""
+        if self.build is not None and table_name(relation) != published_name(relation):
+            raise CompilationError(
+                f"{model['unique_id']} has `publish: {IMMEDIATELY}`, but an earlier command has "
+                f"staged {'.'.join(published_name(relation))} in the build `{self.build.name}`. "
+                "Publish or discard the build first, or remove the config."
+            )
 
     def _clear_leftovers(self, relation: BaseRelation) -> None:
         """Finish what a killed run began: see `builds/leftovers.py`."""
