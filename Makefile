@@ -30,9 +30,10 @@ TPCH := examples/tpch
 TPCH_DATA := $(TPCH)/.data/sf$(SF)
 
 # Tests of what differs most between the embedded engine and a cluster.
-CLUSTER_TESTS := $(addprefix tests/functional/,test_merge.py test_writes.py test_strategies.py \
-    test_seeds.py test_snapshots.py::TestSnapshots test_builds.py::TestPublish test_builds.py::TestFailure \
-    test_functions.py::TestCalls test_small_tables.py::TestSmallTables)
+CLUSTER_TESTS := $(addprefix tests/functional/,test_merge.py::TestMerge test_writes.py::TestOnWrite \
+    test_writes.py::TestPythonModels test_writes.py::TestSchemaChanges test_strategies.py::TestStrategies \
+    test_strategies.py::TestMicrobatch test_seeds.py test_snapshots.py::TestSnapshots \
+    test_builds.py::TestPublish test_builds.py::TestFailure test_functions.py::TestCalls)
 
 # The first demo builds the shop as of March, later ones as of April, so that they find changes.
 SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-31)

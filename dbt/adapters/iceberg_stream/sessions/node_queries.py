@@ -55,10 +55,12 @@ def note_query(handle: SessionHandle, sql: str, verb: str) -> None:
     mentions = _mentions(sql, relation[-1])
     if node.get("materialized") in REPLACING and not mentions:
         return
-    table = handle.read_as(*relation)
-    read_set = handle.read_set(sql)
-    # It is unknown for a table of metadata, `identifier(…)`, or what is not understood.
     own = handle.catalogs.find_qualified(relation)
+    if own is None or any(_are_same(name, own) for name in handle.queried.versions):
+        return  # the first query decides: its rows are the oldest ones
+    table = handle.read_as(*relation)
+    # It is unknown for `identifier(…)`, and for what is not understood.
+    read_set = handle.read_set(sql)
     if mentions if read_set is None else _reads_current(read_set, own):
         _note(handle, table)
 
@@ -121,9 +123,9 @@ def _note(handle: SessionHandle, table: NameParts) -> None:
         handle.note_queried(read_set)
 
 
-def _reads_current(read_set: ReadSet, table: QualifiedName | None) -> bool:
+def _reads_current(read_set: ReadSet, table: QualifiedName) -> bool:
     """Return whether the current rows of a table were read, published or staged."""
-    return table is not None and any(
+    return any(
         _are_same(name, table) and None in read_set.as_of.get(name, CURRENT)
         for name in read_set.versions
     )

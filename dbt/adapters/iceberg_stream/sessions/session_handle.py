@@ -262,7 +262,7 @@ class SessionHandle:
         Args:
             read_set: what it has read.
         """
-        # The first query decides: its rows are the oldest ones.
+        # Rows of an earlier query are older.
         self.queried = read_set | self.queried
 
     def begin_hook(self) -> None:
