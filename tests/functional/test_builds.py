@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dbt.tests.util import run_dbt, write_file
+from dbt.tests.util import run_dbt, run_dbt_and_capture, write_file
 
 from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from tests.functional.builds import (
@@ -168,6 +168,15 @@ class TestErrors(AtomicProject):
         )
         run_dbt(["retry"])
         assert published(project, "a") == published(project, "b") == [(1,)]
+
+    def test_a_view_that_fails_first(self, project: Any) -> None:
+        write_file("select no_column", project.project_root, "models", "c.sql")
+        _, log = run_dbt_and_capture(["run", "--select", "c"], expect_pass=False)
+        assert "The build has no staged relation" in " ".join(log.split())
+        write_file("select 1 as id", project.project_root, "models", "c.sql")
+        run_dbt(["retry"])
+        assert published(project, "c") == [(1,)]
+        Path("models/c.sql").unlink()
 
     def test_a_model_that_failed_under_another_name(self, project: Any) -> None:
         write_file(BROKEN, project.project_root, "models", "b.sql")

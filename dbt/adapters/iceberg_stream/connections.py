@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.context import SpawnContext
@@ -33,6 +33,7 @@ from dbt.adapters.iceberg_stream.sessions.merges import Merges
 from dbt.adapters.iceberg_stream.sessions.pool import SessionPool, SessionRecords
 from dbt.adapters.iceberg_stream.sessions.resources import Resources
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sessions.running_nodes import RunningNodes
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.sessions.cursor import Cursor, Handle
     from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
     from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
-    from dbt.adapters.iceberg_stream.sql.reads import NameParts
     from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
     from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 
@@ -64,11 +64,8 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         self._records = SessionRecords(self.credentials.engine_path(self.project_root))
         self._pool = SessionPool(self._open_handle)
         self._merges = Merges()
-        # The nodes whose materializations run, by thread.
-        self._materializing: dict[Hashable, str] = {}
+        self.nodes = RunningNodes()
         self._server_checked = False
-        # Under which name a node's queries read its table.
-        self.read_as: Callable[[str, str, str], NameParts] = lambda *name: name
         self.functions: ProjectFunctions | None = None
         self.external_sources = ExternalSources(self.project_root)
 
@@ -188,19 +185,11 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
 
         note_own_table(self.get_thread_connection().handle)
 
-    def begin_materialization(self, node: str) -> None:
-        """Note that what runs now for a node are statements of its materialization.
-
-        Args:
-            node: its unique id.
-        """
-        self._materializing[self.get_thread_identifier()] = node
-
     def begin_hook(self) -> None:
         """Note that what runs now are a hook's queries and its statement."""
-        self._materializing.pop(self.get_thread_identifier(), None)
+        self.nodes.begin_hook()
         if (handle := self._open_handle_of_thread()) is not None:
-            handle.begin_hook()
+            handle.own_reads.begin_hook()
 
     def end_hook(self, node: str) -> None:
         """End a hook of a node.
@@ -208,9 +197,9 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         Args:
             node: its unique id.
         """
-        self.begin_materialization(node)
+        self.nodes.end_hook(node)
         if (handle := self._open_handle_of_thread()) is not None:
-            handle.end_hook()
+            handle.own_reads.end_hook()
 
     def _open_handle_of_thread(self) -> SessionHandle | None:
         connection = self.get_if_exists()
@@ -220,7 +209,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         return handle
 
     def release(self) -> None:
-        self._materializing.pop(self.get_thread_identifier(), None)
+        self.nodes.end()
         super().release()
 
     def on_write(self, table: QualifiedName, snapshot_id: int) -> None:
@@ -377,15 +366,12 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             merges=self._merges,
             external_sources=self.external_sources,
             small_tables=shared.small_tables,
-            is_materializing=self._is_materializing,
-            read_as=lambda *name: self.read_as(*name),
+            nodes=self.nodes,
         )
-
-    def _is_materializing(self, node: str) -> bool:
-        return self._materializing.get(self.get_thread_identifier()) == node
 
     def cleanup_all(self) -> None:
         super().cleanup_all()
+        self.nodes.clear()
         self._pool.close()
         self._records.close()
         self.resources.close()

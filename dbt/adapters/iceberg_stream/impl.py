@@ -357,7 +357,8 @@ class IcebergStreamAdapter(
     @available.parse(lambda *a, **k: None)
     def check_model(self, model: Mapping[str, Any]) -> Any:
         """Return the model's table layout; raise one error for all errors of its config."""
-        self.connections.begin_materialization(str(model["unique_id"]))
+        ephemeral = [str(cte["id"]) for cte in model.get("extra_ctes") or ()]
+        self.connections.nodes.begin_materialization(str(model["unique_id"]), ephemeral)
         layout = check_model_config(model)
         if model["config"].get("materialized") == "stream":
             from dbt.adapters.iceberg_stream.materializations.stream import check_stream

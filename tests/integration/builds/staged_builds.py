@@ -154,14 +154,14 @@ def discard_all(lake: IcebergCatalog) -> None:
     discard(lake, get_build(lake, BUILD))
 
 
-# How the next command ends a build whose publication was interrupted, with each catalog.
+# How the next commands end builds whose publications were interrupted, in turn, with each catalog.
 EACH_ENDING = pytest.mark.parametrize(
-    "ending, lake",
+    "endings, lake",
     [
-        (publish_all, "sqlite"),
-        (discard_all, "sqlite"),
-        (publish_all, "rest"),
-        pytest.param(discard_all, "rest", marks=pytest.mark.slow),
+        ((publish_all, discard_all), "sqlite"),
+        ((publish_all,), "rest"),
+        pytest.param((discard_all, publish_all), "sqlite", marks=pytest.mark.slow),
+        pytest.param((discard_all,), "rest", marks=pytest.mark.slow),
     ],
     indirect=["lake"],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -86,13 +86,14 @@ def test_one_transaction(lake: IcebergCatalog, server: RestCatalog) -> None:
 
 @EACH_ENDING
 def test_interrupted_at_every_call(
-    lake: IcebergCatalog, ending: Callable[[IcebergCatalog], Any]
+    lake: IcebergCatalog, endings: Sequence[Callable[[IcebergCatalog], Any]]
 ) -> None:
     """Readers see all tables as before or all as after; whoever comes next can end it."""
     interrupted = 0
     is_local = isinstance(lake._backend, SqliteBackend)
     for call in range(0, 100, 1 if is_local else 3):
         for after in (False, True):
+            ending = endings[(call + after) % len(endings)]
             build = staged_build(lake)
             backend = Interruption(lake._backend, call, after)
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -313,12 +313,13 @@ def kinds(lake: IcebergCatalog) -> dict[str, str]:
 
 @EACH_ENDING
 def test_a_swap_interrupted_at_every_call(
-    lake: IcebergCatalog, ending: Callable[[IcebergCatalog], Any]
+    lake: IcebergCatalog, endings: Sequence[Callable[[IcebergCatalog], Any]]
 ) -> None:
     """Once, `discard` left no version of what `publish` had dropped when it was killed."""
     interrupted, is_local = 0, isinstance(lake._backend, SqliteBackend)
     for call in range(0, 100, 1 if is_local else 3):
         for after in (False, True):
+            ending = endings[(call + after) % len(endings)]
             build = swaps(lake)
             backend = Interruption(lake._backend, call, after)
             try:

@@ -33,7 +33,7 @@ def test_a_view_is_staged_again(tmp_path: Path, is_table: bool) -> None:
         with pytest.raises(BuildConflict, match="was created or changed by another writer"):
             publish(lake, "pr", [(NAME, VIEW_KIND)])
     settings = BuildSettings("pr", publishes=False, continues=True, keep=timedelta(days=1))
-    run = BuildRun(settings, "c", lambda: lake, lambda *_: None, lambda _: None)
+    run = BuildRun(settings, "c", lambda: lake, lambda *_: None, lambda *_: None)
     assert run.stage(NAME, VIEW_KIND, {})
     lake.put_view(staged, {**VIEW, "properties": dict(run.view_properties(NAME))})
     publish(lake, "pr", [(NAME, VIEW_KIND)])
@@ -52,7 +52,7 @@ def test_the_builds_of_others_do_not_fail_a_published_run(
     monkeypatch.setattr("dbt.adapters.iceberg_stream.builds.build.discard_abandoned", gone)
     lake = make_catalog(tmp_path)
     settings = BuildSettings("pr", publishes=True, continues=False, keep=timedelta(days=1))
-    run = BuildRun(settings, "c", lambda: lake, lambda *_: None, lambda _: None)
+    run = BuildRun(settings, "c", lambda: lake, lambda *_: None, lambda *_: None)
     assert run.stage(NAME, VIEW_KIND, {}) is False
     lake.put_view(staged_name(NAME, "pr"), VIEW)
     run.on_event(ended("v", "success"))
@@ -96,7 +96,7 @@ class Commands:
             f"c{self.count}",
             lambda: self.lake,
             lambda *_: None,
-            lambda _: None,
+            lambda *_: None,
             nodes=lambda: (ids[0], ids[1]),
         )
         run.on_event(started(nodes[0]))
@@ -211,7 +211,7 @@ def test_what_runs_after_the_publication(tmp_path: Path) -> None:
     def raises(*_: object) -> None:
         raise BuildError("the hook raises")
 
-    run = BuildRun(settings, "c", lambda: lake, raises, lambda _: None)
+    run = BuildRun(settings, "c", lambda: lake, raises, lambda *_: None)
     run.stage(NAME, VIEW_KIND, {})
     assert run.waits(f"call lake.system.rewrite_data_files(table => '{'.'.join(NAME)}')")
     assert not run.waits("call lake.system.rewrite_data_files('s.another')")

@@ -77,9 +77,7 @@ def test_retry_continues_the_build_of_the_last_results(tmp_path: Path) -> None:
     write_state(target, build, INVOCATION, interrupted=False)
     assert retried_settings(target, KEEP) is None
     results(target, INVOCATION)
-    assert retried_settings(target, KEEP) == BuildSettings(
-        "of-a-run", True, True, KEEP, is_retry=True
-    )
+    assert retried_settings(target, KEEP) == BuildSettings("of-a-run", True, True, KEEP)
     write_state(target, build, INVOCATION, interrupted=True)
     with pytest.raises(BuildError, match="cannot continue the build `of-a-run`"):
         retried_settings(target, KEEP)
@@ -94,9 +92,7 @@ def test_retry_after_a_killed_run_continues_the_build_before(tmp_path: Path) -> 
     for number in range(3):
         killed = BuildSettings(f"killed-{number}", True, False, KEEP)
         write_state(tmp_path, killed, f"of-{number}", interrupted=False)
-    assert retried_settings(tmp_path, KEEP) == BuildSettings(
-        "first", True, True, KEEP, is_retry=True
-    )
+    assert retried_settings(tmp_path, KEEP) == BuildSettings("first", True, True, KEEP)
     for number in range(100):
         write_state(tmp_path, killed, f"of-{number}", interrupted=False)
     assert len((tmp_path / "iceberg_stream_build.json").read_text()) < 3000

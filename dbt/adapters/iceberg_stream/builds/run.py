@@ -51,7 +51,8 @@ class BuildRun:
         catalog: returns the profile's catalog.
         on_published: is called after the build is published, with its tables and their snapshots,
             and with its views.
-        note: notes the build for `dbt retry`, and whether the command was interrupted.
+        note: notes the build for `dbt retry`, whether the command was interrupted, and whether the
+            build has relations after it.
         rebuild: builds models again, from the published names of their tables and of all relations
             of the build; None if a conflict with another writer is an error.
         catalogs: returns the profile's catalogs, whose tables may reference files of the build;
@@ -66,7 +67,7 @@ class BuildRun:
         command: str,
         catalog: Callable[[], IcebergCatalog],
         on_published: Callable[[Mapping[Name, int], Iterable[Name]], None],
-        note: Callable[[bool], None],
+        note: Callable[[bool, bool], None],
         rebuild: Callable[[Collection[Name], Collection[Name]], None] | None = None,
         catalogs: Callable[[], Catalogs] | None = None,
         nodes: Callable[[], tuple[Collection[str], Collection[str]]] = lambda: ((), ()),
@@ -148,7 +149,7 @@ class BuildRun:
                 )
             if not self._built:
                 self._require_retried()
-                self._note(False)
+                self._note(False, False)
             existing = self._relations.in_namespace(name[0]).get(name)
             if existing is not None:
                 self._put_back(catalog, name)
@@ -165,7 +166,7 @@ class BuildRun:
 
     def _require_retried(self) -> None:
         """Check that the build that `dbt retry` continues is there, with what its run has built."""
-        if self.settings.is_retry and not self._relations.all():
+        if self.settings.has_staged and not self._relations.all():
             raise BuildError(
                 f"`dbt retry` cannot continue the build `{self.name}`, which is not there any "
                 "more: it was published or discarded. Run the same command again."
@@ -370,7 +371,7 @@ class BuildRun:
         if self._recorded:
             self._store(self._nodes.record(False, self._others()))
         if self._built:
-            self._note(True)
+            self._note(True, True)
             logger.warning(
                 f"The build `{self.name}` was not published, because the run {event}. "
                 f"Its staged relations stay. Run the same command again with "
@@ -391,8 +392,10 @@ class BuildRun:
                 self._publish(relations, record)
                 return
         self._warn_of_calls()
+        # A view whose statement failed is not there.
+        relations = {n: kind for n, kind in relations.items() if self._is_staged(n)}
         # Also of a command that has staged nothing, such as a retry of tests.
-        self._note(False)
+        self._note(False, bool(relations))
         # One of each namespace: another command may drop a namespace.
         namespaces = {name[0] for name in self._recorded}
         for name, kind in sorted(relations.items(), key=lambda item: (item[1] != TABLE, item)):
@@ -400,8 +403,8 @@ class BuildRun:
                 namespaces.add(name[0])
                 self._recorded[name] = kind
         self._store(record)
-        one = len(relations) == 1
-        count = "one staged relation" if one else f"{len(relations)} staged relations"
+        counts = {0: "no staged relation", 1: "one staged relation"}
+        count = counts.get(len(relations), f"{len(relations)} staged relations")
         if failed:
             again = "`dbt retry` after a correction"
             if all(node.startswith(HOOK) for node in failed):
@@ -412,8 +415,8 @@ class BuildRun:
                 )
             logger.warning(
                 f"The build `{self.name}` was not published: {_list(node_titles(failed))} "
-                f"failed or were not run. Its {count} stay{'s' if one else ''}. Run {again}; "
-                f"or `iceberg-stream diff --build {self.name}` to see what changed, or "
+                f"failed or were not run. The build has {count}. Run {again}; or "
+                f"`iceberg-stream diff --build {self.name}` to see what changed, or "
                 f"`iceberg-stream discard {self.name}`."
             )
         else:
@@ -421,6 +424,10 @@ class BuildRun:
                 f"The build `{self.name}` has {count}. `iceberg-stream diff --build {self.name}` "
                 f"shows what changed, `iceberg-stream publish {self.name}` publishes it."
             )
+
+    def _is_staged(self, name: Name) -> bool:
+        catalog = self._catalog()
+        return catalog.metadata(staged_name(name, self.name), history=False) is not None
 
     def _publish(self, relations: Mapping[Name, str], record: CommandRecord) -> None:
         from dbt.adapters.iceberg_stream.builds.build import discard_abandoned

@@ -35,14 +35,14 @@ class BuildSettings:
         publishes: whether the command publishes the build when it ends without failures.
         continues: whether earlier commands may have staged relations of the build.
         keep: how long builds that are not published are kept.
-        is_retry: whether the command retries one that has staged relations of the build.
+        has_staged: whether it retries a command after which the build had relations.
     """
 
     name: str
     publishes: bool
     continues: bool
     keep: timedelta
-    is_retry: bool = False
+    has_staged: bool = False
 
 
 def build_settings(
@@ -81,7 +81,11 @@ def _setting(name: str, variables: Mapping[str, Any]) -> Any:
 
 
 def write_state(
-    target: Path, settings: BuildSettings, invocation_id: str, interrupted: bool
+    target: Path,
+    settings: BuildSettings,
+    invocation_id: str,
+    interrupted: bool,
+    has_staged: bool = False,
 ) -> None:
     """Note the build of a command, for `dbt retry`.
 
@@ -90,9 +94,15 @@ def write_state(
         settings: the build.
         invocation_id: dbt's id of the command.
         interrupted: whether the command was interrupted.
+        has_staged: whether it has ended, and the build has relations.
     """
     target.mkdir(parents=True, exist_ok=True)
-    state = {"build": settings.name, "publishes": settings.publishes, "interrupted": interrupted}
+    state = {
+        "build": settings.name,
+        "publishes": settings.publishes,
+        "interrupted": interrupted,
+        "has_staged": has_staged,
+    }
     # Commands may end at the same time, and be killed.
     with FileLock(target / f"{STATE_FILE}.lock"):
         commands = _read_state(target)
@@ -128,7 +138,8 @@ def retried_settings(folder: Path, keep: timedelta) -> BuildSettings | None:
             f"ICEBERG_STREAM_BUILD={state['build']}, then `iceberg-stream publish "
             f"{state['build']}`; or give it up with `iceberg-stream discard {state['build']}`."
         )
-    return BuildSettings(state["build"], bool(state["publishes"]), True, keep, is_retry=True)
+    has_staged = bool(state.get("has_staged"))
+    return BuildSettings(state["build"], bool(state["publishes"]), True, keep, has_staged)
 
 
 def _read_state(folder: Path) -> dict[str, Any]:

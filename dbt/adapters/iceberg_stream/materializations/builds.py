@@ -124,7 +124,7 @@ class BuildHooks(metaclass=AdapterMeta):
         )
         # dbt asks the instance for its class of relations.
         self.Relation = staging_relation(self._identifier, self.Relation)
-        self.connections.read_as = self._read_as
+        self.connections.nodes.read_as = self._read_as
         # What only reads, such as `dbt show --inline`, has no nodes that must succeed.
         if self.command in BUILD_COMMANDS:
             listen(self.build.on_event)

@@ -136,13 +136,16 @@ def lossy_keys(
             continue
         value, kind = quote(column.name), stored.data_type
         if getattr(stored, "is_uuid", False):
-            kind, kept, cure = "uuid", f"lower({value})", f"Write it as lower({value})"
+            kind, cure = "uuid", f"Write it as lower({value})"
+            is_lost = f"not {value} <=> lower({value})"
         elif may_lose(column.data_type, kind):
             kept, cure = f"try_cast({value} as {kind})", f"Cast {value} to {kind}"
+            back = f"try_cast({kept} as {column.data_type})"
+            # MERGE compares the value with what was stored, perhaps as a third type.
+            is_lost = f"case when {value} <=> {back} then not {value} <=> {kept} else true end"
         else:
             continue
-        # As MERGE will compare the value with what was stored.
-        sql = f"select cast({value} as string) from {staging} where not {value} <=> {kept} limit 1"
+        sql = f"select cast({value} as string) from {staging} where {is_lost} limit 1"
         lossy.append({"name": stored.name, "type": kind, "sql": sql, "cure": cure})
     return lossy
 

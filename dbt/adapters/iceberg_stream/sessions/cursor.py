@@ -98,6 +98,7 @@ class Cursor:
         if self._statement.writes:
             write = Write(self._handle, self._statement)
             self.target = write.target
+            note_query(self._handle, sql, self._statement.verb, write.target)
             try:
                 write.run(sql)
             finally:
@@ -112,6 +113,8 @@ class Cursor:
             view = temporary_view(sql) if self._statement.verb in VIEW_VERBS else None
             before = self._handle.read_set_of(view.reads) if view and view.is_cached else None
             self._relation = self._handle.session.run(sql)
+            if self._statement.verb == "call":
+                self._handle.own_reads.follow()
             if view is not None:
                 if view.reads is None:
                     note_unknown(self._handle, sql)

@@ -20,10 +20,11 @@ from dbt.adapters.iceberg_stream.sql.reads import CURRENT, NameParts, Reads
 from dbt.adapters.iceberg_stream.tables.commit.read_check import NOTHING, ReadCheck
 from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
 
-# Statements whose rows, or whose variables, later statements may be computed from.
+# Statements from whose rows, variables or tables the rows of later ones may be computed.
 READING_VERBS = {
-    *("select", "with", "values", "from", "table", "(", "map", "reduce"),
-    *("set", "declare", "execute", "begin"),
+    *("select", "with", "values", "from", "table", "(", "map", "reduce", "cache"),
+    *("set", "declare", "execute", "begin", "create", "replace", "insert", "merge", "update"),
+    "delete",
 }
 # Statements whose rows are computed. They depend on what was read before.
 COMPUTING_VERBS = {"insert", "merge", "update", "delete"}
@@ -32,7 +33,9 @@ TEXTS = {TokenType.STRING, TokenType.RAW_STRING}
 REPLACING = {"table", "view"}
 
 
-def note_query(handle: SessionHandle, sql: str, verb: str) -> None:
+def note_query(
+    handle: SessionHandle, sql: str, verb: str, target: QualifiedName | None = None
+) -> None:
     """Note what a statement reads of the table of the node that runs it, before it runs.
 
     Statements of the node's materialization do not count: they compute no rows.
@@ -41,24 +44,27 @@ def note_query(handle: SessionHandle, sql: str, verb: str) -> None:
         handle: the node's session.
         sql: the statement.
         verb: its first word.
+        target: the table that it changes. A write of the node's own table is checked itself.
     """
     node = get_node_info() or {}
-    if verb not in READING_VERBS or handle.is_materializing(str(node.get("unique_id"))):
+    if verb not in READING_VERBS or handle.nodes.is_materializing(str(node.get("unique_id"))):
         return
     if (relation := _own_relation()) is None:
         return
     if node.get("materialized") == "ephemeral":
         # Its text is part of the models that read it, which dbt does not name here.
         if (read_set := handle.read_set(sql)) is not None:
-            handle.note_queried(read_set)
+            handle.nodes.note_ephemeral(str(node["unique_id"]), read_set)
         return
     mentions = _mentions(sql, relation[-1])
     if node.get("materialized") in REPLACING and not mentions:
         return
     own = handle.catalogs.find_qualified(relation)
-    if own is None or any(_are_same(name, own) for name in handle.queried.versions):
+    if own is None or (target is not None and _are_same(target, own)):
+        return
+    if any(_are_same(name, own) for name in handle.own_reads.read_set.versions):
         return  # the first query decides: its rows are the oldest ones
-    table = handle.read_as(*relation)
+    table = handle.nodes.read_as(*relation)
     # It is unknown for `identifier(…)`, and for what is not understood.
     read_set = handle.read_set(sql)
     if mentions if read_set is None else _reads_current(read_set, own):
@@ -74,7 +80,7 @@ def note_unknown(handle: SessionHandle, sql: str) -> None:
     """
     relation = _own_relation()
     if relation is not None and _mentions(sql, relation[-1]):
-        _note(handle, handle.read_as(*relation))
+        _note(handle, handle.nodes.read_as(*relation))
 
 
 def note_own_table(handle: SessionHandle) -> None:
@@ -84,7 +90,7 @@ def note_own_table(handle: SessionHandle) -> None:
         handle: the node's session.
     """
     if (relation := _own_relation()) is not None:
-        _note(handle, handle.read_as(*relation))
+        _note(handle, handle.nodes.read_as(*relation))
 
 
 def read_check(
@@ -103,8 +109,11 @@ def read_check(
     """
     queried = NOTHING
     if verb in COMPUTING_VERBS:
-        names = [name for name in handle.queried.versions if _are_same(name, target)]
-        queried = replace(handle.queried.only(names), written=frozenset(handle.written))
+        # Rows of an earlier query are older.
+        own = handle.own_reads.read_set
+        for read_set in (own, *handle.nodes.queried_by_ephemeral()):
+            queried |= read_set.only(n for n in read_set.versions if _are_same(n, target))
+        queried = replace(queried, written=own.written)
     check = ReadCheck(handle.catalogs, target, handle.read_set(sql), queried)
     check.check_queried()
     return check
@@ -120,7 +129,7 @@ def _own_relation() -> tuple[str, str, str] | None:
 def _note(handle: SessionHandle, table: NameParts) -> None:
     read_set = handle.read_set_of(Reads(frozenset({table})))
     if read_set is not None:
-        handle.note_queried(read_set)
+        handle.own_reads.note(read_set)
 
 
 def _reads_current(read_set: ReadSet, table: QualifiedName) -> bool:

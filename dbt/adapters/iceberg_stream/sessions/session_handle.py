@@ -16,10 +16,11 @@ from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.spark import CANCELED, StatementError
 from dbt.adapters.iceberg_stream.sessions.information_schema import InformationSchema
 from dbt.adapters.iceberg_stream.sessions.merges import Merges
+from dbt.adapters.iceberg_stream.sessions.own_reads import OwnReads
+from dbt.adapters.iceberg_stream.sessions.running_nodes import RunningNodes
 from dbt.adapters.iceberg_stream.sessions.session_results import SessionResults
 from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
 from dbt.adapters.iceberg_stream.sql.queries import Reads, reads
-from dbt.adapters.iceberg_stream.tables.commit.read_check import NOTHING
 from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet, capture_read_set
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.sessions.function_definition import Definition
     from dbt.adapters.iceberg_stream.sessions.functions import ProjectFunctions
     from dbt.adapters.iceberg_stream.sessions.results import ResultCache
-    from dbt.adapters.iceberg_stream.sql.reads import NameParts
 
 logger = Logger()
 Result = TypeVar("Result")
@@ -56,9 +56,7 @@ class SessionHandle:
         merges: lets one connection at a time merge into a table.
         external_sources: the sources that are no tables of a catalog.
         small_tables: replaces small tables without a write by Spark.
-        is_materializing: whether the statements of this thread are those of the materialization of
-            the node with a unique id.
-        read_as: under which name the node's queries read its table; a build may stage it first.
+        nodes: what the nodes of the command do.
     """
 
     def __init__(
@@ -74,15 +72,13 @@ class SessionHandle:
         merges: Merges | None = None,
         external_sources: ExternalSources | None = None,
         small_tables: SmallTables | None = None,
-        is_materializing: Callable[[str], bool] = lambda node: False,
-        read_as: Callable[[str, str, str], NameParts] = lambda *name: name,
+        nodes: RunningNodes | None = None,
     ) -> None:
         self.session = session
         self.catalogs = catalogs
         self.merges = merges or Merges()
         self.small_tables = small_tables
-        self.is_materializing = is_materializing
-        self.read_as = read_as
+        self.nodes = nodes or RunningNodes()
         # Whether the next merge waits for its turn. Its rows must not depend on the table.
         self.merges_in_turn = False
         self.reusable = True
@@ -91,11 +87,8 @@ class SessionHandle:
         self.views: dict[str, Reads | None] = {}
         # What the cached ones among them had read when they were cached; None if unknown.
         self.cached: dict[str, ReadSet | None] = {}
-        # The node's own table, in the version that its queries have read; see `node_queries.py`.
-        # A hook has its own.
-        self.queried = self._queried_outside = NOTHING
-        # The snapshots that this session has committed for the node.
-        self.written: set[int] = set()
+        # What the node's queries have read of its own table; see `node_queries.py`.
+        self.own_reads = OwnReads(catalogs)
         self._ended = threading.Event()
         self._on_close = on_close
         self._on_lost = on_lost
@@ -256,23 +249,6 @@ class SessionHandle:
         read_sets = [self.cached.get(view) for view in views]
         return any(table in read_set.versions for read_set in read_sets if read_set)
 
-    def note_queried(self, read_set: ReadSet) -> None:
-        """Note what a query has read of the node's own table.
-
-        Args:
-            read_set: what it has read.
-        """
-        # Rows of an earlier query are older.
-        self.queried = read_set | self.queried
-
-    def begin_hook(self) -> None:
-        """Begin a hook: its statements depend on its own queries, and not on the node's."""
-        self.queried, self._queried_outside = NOTHING, self.queried
-
-    def end_hook(self) -> None:
-        """End a hook."""
-        self.queried, self._queried_outside = self._queried_outside, NOTHING
-
     def on_write(
         self,
         table: QualifiedName,
@@ -288,22 +264,10 @@ class SessionHandle:
             snapshot_id: the snapshot that it has committed.
             replaced: whether there is another table now, or none.
         """
-        if snapshot_id is not None:
-            self.written.add(snapshot_id)
         for view, read_set in self.cached.items():
             if read_set is not None and table in read_set.versions:
                 self.cached[view] = self._after_write(read_set, table, rows_changed)
-        if replaced or not rows_changed:
-            self.queried, self._queried_outside = (
-                self._after_change(queried, table, replaced)
-                for queried in (self.queried, self._queried_outside)
-            )
-
-    def _after_change(self, queried: ReadSet, table: QualifiedName, replaced: bool) -> ReadSet:
-        if table not in queried.versions:
-            return queried
-        kept = self._after_write(queried, table, rows_changed=replaced)
-        return kept or queried.only(name for name in queried.versions if name != table)
+        self.own_reads.on_write(table, not rows_changed, replaced, snapshot_id)
 
     def _after_write(
         self, read_set: ReadSet, table: QualifiedName, rows_changed: bool
@@ -362,8 +326,7 @@ class SessionHandle:
     def reopen(self) -> None:
         """Prepare the session for another node."""
         self._ended.clear()
-        self.queried = self._queried_outside = NOTHING
-        self.written.clear()
+        self.own_reads.forget()
         self._information_schema.drop()
 
     def close(self) -> None:

@@ -106,6 +106,16 @@ class ReadSet:
             as_of={**self.as_of, **other.as_of},
         )
 
+    def at_version(self, name: QualifiedName, metadata: Metadata) -> ReadSet:
+        """Return the read set of the same rows, which a later version of a table has, too.
+
+        Args:
+            name: the table.
+            metadata: its metadata in that version.
+        """
+        version = _version(metadata, self.as_of.get(name, CURRENT))
+        return replace(self, versions={**self.versions, name: version})
+
     def with_schema(self, name: QualifiedName, metadata: Metadata) -> ReadSet:
         """Return the read set of the same rows, after the reader itself changed the columns.
 
