@@ -274,7 +274,7 @@ LOST_KEYS = [
     ),
     # Compared as doubles, they are the same.
     ("double", "cast(9007199254740993 as bigint)", "cast(5 as bigint)", "Cast `id` to double"),
-    ("bigint", "'1.5'", "'15'", "Cast `id` to bigint"),
+    ("bigint", "'1.5'", "cast(15 as bigint)", "Cast `id` to bigint"),
     ("uuid", f"'{UUID}'", f"'{UUID.lower()}'", "Write it as lower(`id`)"),
 ]
 
