@@ -129,6 +129,7 @@ class TestInterruptedEarlier(Marts):
         assert command(project, "publish", "earlier").exit_code == 0
         assert versions(project) == [[1], [1], [1]]
 
+    @pytest.mark.slow
     def test_only_views(self, project: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ICEBERG_STREAM_BUILD", "views")
         process = start("run", "--select", "apart", "beside", *variables(sleep=60_000))

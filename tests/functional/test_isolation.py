@@ -18,7 +18,7 @@ from tests.servers.rest_catalog import RestCatalog
 
 USERS = ["uma", "ugo"]
 # Runs by turns and at once, of each user. Two processes make better use of two cores.
-RUNS = [(4, 8), pytest.param((15, 35), marks=pytest.mark.slow)]
+RUNS = [(2, 4), pytest.param((15, 35), marks=pytest.mark.slow)]
 SECONDS = 120
 
 PROJECT = "{name: turns, version: '1.0', profile: turns}"

@@ -299,6 +299,7 @@ class TestAvro:
         written = table(project, "picked").scan().to_arrow().sort_by("id").to_pylist()
         assert written == sorted(expected, key=lambda row: row["id"])
 
+    @pytest.mark.slow
     def test_a_newer_schema_while_a_service_runs(self, project: Any, shop: AvroShop) -> None:
         first = record(("id", "int"))
         shop.send("served", first, {"id": 1})

@@ -46,7 +46,9 @@ class TestOverwriting:
     def models(self) -> dict[str, str]:
         return {"overwritten.sql": OVERWRITTEN}
 
-    @pytest.mark.parametrize("version", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+    @pytest.mark.parametrize(
+        "version", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))]
+    )
     def test_rows_of_all_layouts(self, project: Any, version: int) -> None:
         rng = Random(version)
         run(project, "drop table if exists {schema}.overwritten")

@@ -288,7 +288,9 @@ class TestLostKeys:
     def project_config_update(self) -> dict[str, Any]:
         return {"vars": {"strategy": "merge", "key": "1"}}
 
-    @pytest.mark.parametrize("strategy", ["merge", "delete+insert"])
+    @pytest.mark.parametrize(
+        "strategy", ["merge", pytest.param("delete+insert", marks=pytest.mark.slow)]
+    )
     def test_an_error_instead_of_a_row_for_each_run(self, project: Any, strategy: str) -> None:
         for kind, lost, kept, cure in LOST_KEYS:
             run(project, "drop table if exists {schema}.kept")
@@ -362,7 +364,9 @@ class TestRefusedIncrements:
             assert '("INT" and "ARRAY<STRING>")' in message
         assert snapshot_ids(project, "other_type") == before
 
-    @pytest.mark.parametrize("strategy", ["merge", "delete+insert"])
+    @pytest.mark.parametrize(
+        "strategy", ["delete+insert", pytest.param("merge", marks=pytest.mark.slow)]
+    )
     def test_keys_that_the_table_would_round(self, project: Any, strategy: str) -> None:
         def build(expect_pass: bool = True, **variables: Any) -> str:
             given = json.dumps({"strategy": strategy, **variables})

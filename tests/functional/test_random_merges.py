@@ -15,7 +15,7 @@ from tests.functional.lake import rows, run
 from tests.functional.random_projects import model
 from tests.lost_files import assert_nothing_lost
 
-MODELS, STEPS = 8, 3
+MODELS, STEPS = 6, 2
 # Spark then sorts and shuffles both sides of its joins, as it does for large ones.
 SHUFFLED = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
 DEST, NEW = "DBT_INTERNAL_DEST", "DBT_INTERNAL_SOURCE"

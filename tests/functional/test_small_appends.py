@@ -38,7 +38,7 @@ def is_embedded(request: pytest.FixtureRequest) -> None:
 class TestHistories(Histories):
     targets = {"ours": {}, "spark": {"small_table_rows": 0}}
 
-    @pytest.mark.parametrize("seed", seeds(1), indirect=True, scope="class")
+    @pytest.mark.parametrize("seed", seeds(), indirect=True, scope="class")
     def test_tables_are_those_of_spark(self, project: Any, seed: int) -> None:
         random = RandomAppends(seed)
         writers = []

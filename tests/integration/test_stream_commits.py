@@ -30,7 +30,7 @@ from tests.integration.tables import duckdb_rows
 from tests.integration.writers import open_catalog
 
 NAMES = stream_writer.TWO
-KILLS = 10
+KILLS = 6
 COMMITS = 60
 
 

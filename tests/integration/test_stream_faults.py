@@ -31,7 +31,7 @@ from tests.integration.streams import NAME, SINK, Change, commit, make_table, op
 from tests.integration.tables import LATER, duckdb_rows
 from tests.integration.writers import open_catalog
 
-KILLS = 4
+KILLS = 3
 SOAK_KILLS = 200
 TRIES = 24
 
@@ -82,8 +82,8 @@ def require_truth(lake: IcebergCatalog) -> None:
 @pytest.mark.parametrize(
     "with_index, place",
     [
-        (False, "sqlite"),
         (True, "rest"),
+        pytest.param(False, "sqlite", marks=pytest.mark.slow),
         pytest.param(True, "sqlite", marks=pytest.mark.slow),
         pytest.param(False, "rest", marks=pytest.mark.slow),
     ],
