@@ -74,7 +74,8 @@ class ReadSet:
 
     def _only_reader_wrote(self, metadata: Metadata, since: int | None) -> bool:
         """Return whether all snapshots of a table since one are compactions or the reader's own."""
-        snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata["snapshots"]}
+        known = metadata.get("snapshots") or []
+        snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in known}
         current = current_snapshot(metadata)
         snapshot_id = current and current.snapshot_id
         while snapshot_id != since:
