@@ -252,6 +252,7 @@ class TestJsonSchema:
         assert "which is not under the subject bad-value. Set the source's `subject`" in reasons[6]
         assert "does not begin with a byte 0" in reasons[7]
 
+    @pytest.mark.slow
     def test_debezium(self, project: Any, shop: JsonShop) -> None:
         """The key of the rows is in the registry, too; Spark computes a column of one model."""
         at = connect("int64", "io.debezium.time.MicroTimestamp")

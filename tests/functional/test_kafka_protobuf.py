@@ -244,6 +244,7 @@ class TestProtobuf:
         _, output = run_dbt_and_capture(["run", "-s", "older"], expect_pass=False)
         assert f"lacks a required field of its schema {number}" in " ".join(output.split())
 
+    @pytest.mark.slow
     def test_debezium(self, project: Any, shop: ProtobufShop) -> None:
         def envelope(fields: str) -> str:
             source = "message Source { string table = 1; }"

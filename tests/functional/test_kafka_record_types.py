@@ -512,6 +512,7 @@ class TestJson:
         number = shop.registry.register(subject, json.dumps(described), "JSON")
         shop.send_bytes(topic, header(number) + json.dumps(value).encode())
 
+    @pytest.mark.slow
     def test_two_models_of_a_topic(self, project: Any, shop: Shop) -> None:
         order, payment = (
             {"title": name, "type": "object"} for name in ("shop.JsonOrder", "JsonPayment")

@@ -23,7 +23,7 @@ SLOW_HISTORIES, SLOW_STEPS = 5, 50
 SEEDS = range(100, 200)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "rest"])
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("rest", marks=pytest.mark.slow)])
 def machines(
     request: pytest.FixtureRequest, engine_home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
