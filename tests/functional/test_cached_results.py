@@ -23,7 +23,7 @@ from tests.functional.lake import run, table
 from tests.servers.rest_catalog import RestCatalog
 
 READER = Path(__file__).with_name("cached_reader.py")
-ROUNDS = 20
+ROUNDS = 30
 MODEL = "{{ config(materialized='table') }} select 1 as n"
 TESTS = """
 models:
