@@ -394,7 +394,7 @@ class TestOptOut(AtomicProject):
         project.adapter.build = None
         write_file(as_table, "models", "log2.sql")
         (result,) = run_dbt(["retry"], expect_pass=False)
-        assert "which is not there any more" in result.message
+        assert "because it was published or discarded" in result.message
         assert "log2" not in relations(project)
         Path("models/log2.sql").unlink()
 

@@ -180,13 +180,13 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         return read_check(handle, handle.prepare(sql), target)
 
     def note_own_table(self) -> None:
-        """Note that code, which is not understood, may read the table of this thread's node."""
+        """Note that arbitrary code may read the table of this thread's node."""
         from dbt.adapters.iceberg_stream.sessions.node_queries import note_own_table
 
         note_own_table(self.get_thread_connection().handle)
 
     def begin_hook(self) -> None:
-        """Note that what runs now are a hook's queries and its statement."""
+        """Begin a hook of this thread's node."""
         self.nodes.begin_hook()
         if (handle := self._open_handle_of_thread()) is not None:
             handle.own_reads.begin_hook()

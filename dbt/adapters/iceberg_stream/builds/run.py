@@ -165,11 +165,11 @@ class BuildRun:
             return exists
 
     def _require_retried(self) -> None:
-        """Check that the build that `dbt retry` continues is there, with what its run has built."""
+        """Check that the build that `dbt retry` continues still exists."""
         if self.settings.has_staged and not self._relations.all():
             raise BuildError(
-                f"`dbt retry` cannot continue the build `{self.name}`, which is not there any "
-                "more: it was published or discarded. Run the same command again."
+                f"`dbt retry` cannot continue the build `{self.name}`, because it was published or "
+                "discarded. Run the original command again."
             )
 
     def restage(self, name: Name) -> None:

@@ -136,7 +136,7 @@ class BuildHooks(metaclass=AdapterMeta):
         return self.build.identifier(namespace, identifier)
 
     def _read_as(self, database: str, namespace: str, identifier: str) -> NameParts:
-        """Return under which name a node reads its table, whose staged version is current then."""
+        """Return the name by which a node reads its own table; bring a staged one up to date."""
         is_own = self.command in BUILD_COMMANDS and self.catalogs.is_own(database)
         if self.build is not None and is_own:
             self.build.restage((namespace, identifier))

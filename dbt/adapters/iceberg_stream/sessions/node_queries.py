@@ -72,7 +72,7 @@ def note_query(
 
 
 def note_unknown(handle: SessionHandle, sql: str) -> None:
-    """Note that a temporary view, whose query is not understood, may read the node's own table.
+    """Note that a temporary view may read the node's own table, if its query is not understood.
 
     Args:
         handle: the node's session.
@@ -84,7 +84,7 @@ def note_unknown(handle: SessionHandle, sql: str) -> None:
 
 
 def note_own_table(handle: SessionHandle) -> None:
-    """Note that code, which is not understood, may read the table of this thread's node.
+    """Note that arbitrary code, such as Python, may read the table of this thread's node.
 
     Args:
         handle: the node's session.

@@ -34,7 +34,7 @@ class RunningNodes:
         self._ephemeral[threading.get_ident()] = list(ephemeral)
 
     def begin_hook(self) -> None:
-        """Note that what runs now in this thread are a hook's queries and its statement."""
+        """Begin a hook: queries of this thread now belong to it."""
         self._materializing.pop(threading.get_ident(), None)
 
     def end_hook(self, node: str) -> None:

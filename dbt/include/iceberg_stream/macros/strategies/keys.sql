@@ -26,8 +26,8 @@
     {%- for row in run_query(key.sql).rows -%}
       {% do exceptions.raise_compiler_error(
           model.unique_id ~ ' returns ' ~ row[0] ~ ' in `' ~ key.name ~ '`, a column of its `unique_key`, which the'
-          ~ " table's type " ~ key.type ~ ' does not store as it is: each run would insert the row again. Nothing was'
-          ~ ' written. ' ~ key.cure ~ ' in the query, or rebuild the table with --full-refresh.') %}
+          ~ " table's type " ~ key.type ~ ' does not store as it is. Each run could insert the row again, or update'
+          ~ ' another row. Nothing was written. ' ~ key.cure ~ ' in the query, or rebuild the table with --full-refresh.') %}
     {%- endfor -%}
   {%- endfor -%}
 {% endmacro %}
