@@ -35,9 +35,9 @@ from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.engine import merge
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
-from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 from tests.integration.table_model import (
     KEY_KINDS,
     KINDS,

@@ -17,9 +17,10 @@ from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, why_spark
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
-from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import in_tasks
 from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
 from tests.integration.tables import LATER, insert

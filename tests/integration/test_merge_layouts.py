@@ -15,9 +15,9 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.engine import MergeResult, merge
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
-from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 from tests.integration.tables import LATER, duckdb_rows
 
 Row = tuple[int | None, int | None, str | None]

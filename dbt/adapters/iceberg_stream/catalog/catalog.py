@@ -321,6 +321,21 @@ class IcebergCatalog:
         """
         return self._backend.ask(f"read {'.'.join(name)}", lambda c: c.load_table(name))
 
+    def require_metadata(self, name: Name, history: bool = True) -> Metadata:
+        """Return the current metadata of a table or view.
+
+        Args:
+            name: namespace and identifier.
+            history: as for `metadata`.
+
+        Raises:
+            CatalogError: there is neither.
+        """
+        metadata = self.metadata(name, history)
+        if metadata is None:
+            raise CatalogError(f"The catalog {self.name} has no table {'.'.join(name)}.")
+        return metadata
+
     def columns(self, name: Name) -> list[Column]:
         """Return the columns of a table or view; empty if there is neither."""
         metadata = self.metadata(name, history=False)
@@ -358,12 +373,9 @@ class IcebergCatalog:
         """Return when the current snapshot was committed (UTC); None for a table without one.
 
         Raises:
-            LookupError: the table does not exist.
+            CatalogError: the table does not exist.
         """
-        metadata = self.metadata(name)
-        if metadata is None:
-            raise LookupError(f"The catalog {self.name} has no table {'.'.join(name)}.")
-        snapshot = current_snapshot(metadata)
+        snapshot = current_snapshot(self.require_metadata(name))
         return None if snapshot is None else _utc(snapshot.timestamp_ms)
 
     def describe(self, namespace: str) -> Iterator[Description]:

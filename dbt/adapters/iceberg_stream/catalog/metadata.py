@@ -124,6 +124,47 @@ def fields(metadata: Metadata) -> list[dict[str, Any]]:
     return list(schema["fields"])
 
 
+# The lists of a table's versions of its layout: the id of the current one, and the id in each.
+CURRENT_IDS = {
+    "schemas": ("current-schema-id", "schema-id"),
+    "partition-specs": ("default-spec-id", "spec-id"),
+    "sort-orders": ("default-sort-order-id", "order-id"),
+}
+
+
+def current(metadata: Metadata, kind: str) -> Mapping[str, Any]:
+    """Return a table's current schema, partition spec or sort order, as JSON.
+
+    Args:
+        metadata: of the table.
+        kind: `schemas`, `partition-specs` or `sort-orders`.
+    """
+    of_table, own = CURRENT_IDS[kind]
+    found: Mapping[str, Any] = next(v for v in metadata[kind] if v[own] == metadata[of_table])
+    return found
+
+
+def field_names(metadata: Metadata) -> dict[int, str]:
+    """Return the full names of a table's fields, nested ones included, by their ids.
+
+    Args:
+        metadata: of the table.
+    """
+    return dict(_names(current(metadata, "schemas"), ""))
+
+
+def _names(kind: Any, prefix: str) -> Iterator[tuple[int, str]]:
+    """Iterate over ids and names of the fields in a type."""
+    if not isinstance(kind, Mapping):
+        return
+    parts = [(f"{part}-id", part, part) for part in ("element", "key", "value") if part in kind]
+    nested = [(kind[number], name, kind[of]) for number, name, of in parts]
+    nested += [(field["id"], field["name"], field["type"]) for field in kind.get("fields", ())]
+    for number, name, of in nested:
+        yield number, f"{prefix}{name}"
+        yield from _names(of, f"{prefix}{name}.")
+
+
 def iter_fields(fields: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield fields with all that are nested in them.
 

@@ -6,15 +6,12 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current, field_names
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be, must_be_one_of
 from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
-
-if TYPE_CHECKING:
-    from pyiceberg.partitioning import PartitionField as IcebergPartitionField
-    from pyiceberg.table import Table
 
 TRANSFORMS = ("identity", "year", "month", "day", "hour", "bucket", "truncate")
 COLUMN = r"(?:`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_][\w.]*))"
@@ -150,15 +147,19 @@ class TableConfig:
             else tuple(replace(field, term=spell(field.term)) for field in sort_order),
         )
 
-    def alterations(self, table: Table) -> list[str]:
+    def alterations(self, name: Sequence[str], metadata: Metadata) -> list[str]:
         """Return the `alter table` clauses that give an existing table this layout.
+
+        Args:
+            name: of the table, for errors.
+            metadata: of the table.
 
         Raises:
             CatalogError: a new partition field is of a column that the table does not have, or
                 that cannot have its transform. Checked here, because the clauses are run one by
                 one.
         """
-        return self.spelled(table.schema().column_names)._alterations(table)
+        return self.spelled(field_names(metadata).values())._alterations(name, metadata)
 
     def without_columns(self, columns: Sequence[str]) -> TableConfig:
         """Return the layout without the partition fields of some columns."""
@@ -189,14 +190,14 @@ class TableConfig:
         heads = [term.column.split(".")[0] for term in self.partition_by or ()]
         return [name for name in heads if name.lower() not in known]
 
-    def _alterations(self, table: Table) -> list[str]:
-        clauses = [*self._partition_changes(table)]
-        if self.sort_order is not None and self.sort_order != _sort_order(table):
+    def _alterations(self, name: Sequence[str], metadata: Metadata) -> list[str]:
+        clauses = [*self._partition_changes(name, metadata)]
+        if self.sort_order is not None and self.sort_order != _sort_order(metadata):
             clauses.append(self.write_order)
-        changed = {k: v for k, v in self.properties.items() if _property(table, k) != v}
+        changed = {k: v for k, v in self.properties.items() if _property(metadata, k) != v}
         if changed:
             clauses.append(f"set tblproperties ({properties_sql(changed)})")
-        if self.location and self.location.rstrip("/") != table.location().rstrip("/"):
+        if self.location and self.location.rstrip("/") != metadata["location"].rstrip("/"):
             clauses.append(f"set location {literal(self.location)}")
         return clauses
 
@@ -233,64 +234,65 @@ class TableConfig:
         distributions = {"none": "locally ", "hash": "distributed by partition locally "}
         return f"write {distributions.get(distribution, '')}ordered by {order}"
 
-    def _partition_changes(self, table: Table) -> list[str]:
+    def _partition_changes(self, name: Sequence[str], metadata: Metadata) -> list[str]:
         if self.partition_by is None:
             return []
         # Format version 1 keeps dropped fields as `void` (spec, "Partition Evolution").
-        current = partition_terms(table)
-        if current == list(self.partition_by):
+        terms = partition_terms(metadata)
+        if terms == list(self.partition_by):
             return []
-        dropped = [t for t in current if t not in self.partition_by]
-        added = [t for t in self.partition_by if t not in current]
+        dropped = [t for t in terms if t not in self.partition_by]
+        added = [t for t in self.partition_by if t not in terms]
         for term in added:
-            _require_partitionable(table, term)
-            if not _name_clause(table, term, dropped):
-                term.require_free_name(table.schema().column_names, added=True)
+            _require_partitionable(name, metadata, term)
+            if not _name_clause(metadata, term, dropped):
+                term.require_free_name(field_names(metadata).values(), added=True)
         return [
             *(f"drop partition field {t.sql}" for t in dropped),
-            *(f"add partition field {t.sql}{_name_clause(table, t, dropped)}" for t in added),
+            *(f"add partition field {t.sql}{_name_clause(metadata, t, dropped)}" for t in added),
         ]
 
 
-def partition_fields(table: Table) -> list[IcebergPartitionField]:
-    """Return the fields by which a table is partitioned now, without those that were dropped."""
-    return [field for field in table.spec().fields if str(field.transform) != VOID]
-
-
-def _name_clause(table: Table, term: Term, dropped: Sequence[Term]) -> str:
+def _name_clause(metadata: Metadata, term: Term, dropped: Sequence[Term]) -> str:
     """Return a name for a new partition field if Iceberg would give it the id of another field.
 
     Since format version 2, Iceberg gives a new field the id of an earlier one with the same source
     and transform, unless it has another name. Format version 1 has left such ids in `void` fields
     of the current spec, and Spark cannot read a table whose spec has an id twice.
     """
-    if table.metadata.format_version < 2:
+    if metadata["format-version"] < 2:
         return ""
-    fields = [field for spec in table.specs().values() for field in spec.fields]
-    recycled = {field.field_id for field in fields if _as_term(table, field) == term}
-    kept = {f.field_id for f in table.spec().fields if _as_term(table, f) not in dropped}
+    columns = field_names(metadata)
+    fields = [field for spec in metadata["partition-specs"] for field in spec["fields"]]
+    recycled = {field["field-id"] for field in fields if _as_term(columns, field) == term}
+    spec = current(metadata, "partition-specs")
+    kept = {f["field-id"] for f in spec["fields"] if _as_term(columns, f) not in dropped}
     if not recycled & kept:
         return ""
-    taken = {name.lower() for name in (*table.schema().column_names, *(f.name for f in fields))}
+    taken = {name.lower() for name in (*columns.values(), *(f["name"] for f in fields))}
     names = (f"{term.column}_{term.transform}_{number}" for number in itertools.count(2))
     return f" as {quote(next(name for name in names if name.lower() not in taken))}"
 
 
-def _require_partitionable(table: Table, term: Term) -> None:
+def _require_partitionable(name: Sequence[str], metadata: Metadata, term: Term) -> None:
+    from pyiceberg.schema import Schema
     from pyiceberg.transforms import parse_transform
 
-    name = ".".join(table.name())
-    columns = ", ".join(f"`{field.name}`" for field in table.schema().fields)
-    if term.column not in table.schema().column_names:
+    from dbt.adapters.iceberg_stream.catalog.variant_type import repair
+
+    repair()
+    schema = Schema.model_validate(current(metadata, "schemas"))
+    table, columns = ".".join(name), ", ".join(f"`{field.name}`" for field in schema.fields)
+    if term.column not in schema.column_names:
         raise CatalogError(
-            f"`partition_by` names `{term.column}`, which {name} does not have. It has {columns}. "
+            f"`partition_by` names `{term.column}`, which {table} does not have. It has {columns}. "
             "Nothing was changed. Correct `partition_by`."
         )
-    kind = table.schema().find_type(term.column)
+    kind = schema.find_type(term.column)
     if not parse_transform(term.spec_name).can_transform(kind):
         raise CatalogError(
-            f"`partition_by` has {term.sql}, but `{term.column}` of {name} is {kind}, which has no "
-            f"transform {term.transform}. Nothing was changed. Correct `partition_by`."
+            f"`partition_by` has {term.sql}, but `{term.column}` of {table} is {kind}, which has "
+            f"no transform {term.transform}. Nothing was changed. Correct `partition_by`."
         )
 
 
@@ -415,33 +417,37 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def partition_terms(table: Table) -> list[Term]:
-    """Return the terms by which a table is partitioned now."""
-    return [_as_term(table, field) for field in partition_fields(table)]
+def partition_terms(metadata: Metadata) -> list[Term]:
+    """Return the terms by which a table is partitioned now, without fields that were dropped.
+
+    Args:
+        metadata: of the table.
+    """
+    columns, spec = field_names(metadata), current(metadata, "partition-specs")
+    return [_as_term(columns, field) for field in spec["fields"] if field["transform"] != VOID]
 
 
-def _as_term(table: Table, partition_field: IcebergPartitionField) -> Term:
-    column = table.schema().find_column_name(partition_field.source_id) or ""
-    return _term_of(column, str(partition_field.transform))
-
-
-def _term_of(column: str, transform: str) -> Term:
+def _as_term(columns: Mapping[int, str], of_field: Mapping[str, Any]) -> Term:
+    """Return the term of a partition or sort field."""
+    column, transform = columns.get(of_field["source-id"], ""), of_field["transform"]
     match = re.fullmatch(r"(\w+)\[(\d+)\]", transform)
     return Term(match[1], column, int(match[2])) if match else Term(transform, column)
 
 
-def _sort_order(table: Table) -> tuple[SortField, ...]:
+def _sort_order(metadata: Metadata) -> tuple[SortField, ...]:
+    columns = field_names(metadata)
     return tuple(
         SortField(
-            _term_of(table.schema().find_column_name(f.source_id) or "", str(f.transform)),
-            f.direction.value == "desc",
-            f.null_order.value == "nulls-first",
+            _as_term(columns, item),
+            item["direction"] == "desc",
+            item["null-order"] == "nulls-first",
         )
-        for f in table.sort_order().fields
+        for item in current(metadata, "sort-orders")["fields"]
     )
 
 
-def _property(table: Table, key: str) -> str | None:
+def _property(metadata: Metadata, key: str) -> str | None:
     if key == "format-version":
-        return str(table.metadata.format_version)
-    return table.properties.get(key)
+        return str(metadata["format-version"])
+    value: str | None = (metadata.get("properties") or {}).get(key)
+    return value

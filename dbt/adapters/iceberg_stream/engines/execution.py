@@ -22,6 +22,8 @@ from pyspark.sql.connect.proto import (
 from pyspark.sql.connect.proto.base_pb2_grpc import SparkConnectServiceStub
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
+from dbt.adapters.iceberg_stream.engines import while_waiting
+
 # Between two calls: each wait is four times as long as the one before, as in Spark's client.
 FIRST_WAIT_SECONDS = 0.05
 LONGEST_WAIT_SECONDS = 2.0
@@ -101,6 +103,7 @@ class Execution:
             grpc.RpcError: the server reports an error, or does not answer.
         """
         try:
+            while_waiting.work()
             while True:
                 response = retried(self._retries, self._next)
                 if response.HasField("result_complete"):

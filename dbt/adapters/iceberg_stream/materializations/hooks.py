@@ -11,7 +11,7 @@ from dbt.adapters.base import BaseRelation, Column, available
 from dbt.adapters.base.meta import AdapterMeta
 from dbt_common.exceptions import CompilationError
 
-from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, field_names
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import table_name
@@ -91,7 +91,7 @@ class MaterializationHooks(metaclass=AdapterMeta):
         model: Mapping[str, Any],
     ) -> IcebergStreamResponse | None:
         """Merge the rows of a query if they are few; return None if they must be staged."""
-        from dbt.adapters.iceberg_stream.materializations.merge import merge_few_rows
+        from dbt.adapters.iceberg_stream.materializations.merge_plan import merge_few_rows
 
         return merge_few_rows(
             self.context(relation.database), relation, query, plan, unique_key, model
@@ -229,12 +229,13 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """
         if layout.is_default:
             return []
-        table = self.catalog_of(relation).table(table_name(relation))
-        missing = layout.missing_columns(table.schema().column_names) if follows else []
-        alterations = layout.without_columns(missing).alterations(table)
+        name = table_name(relation)
+        metadata = self.catalog_of(relation).require_metadata(name, history=False)
+        missing = layout.missing_columns(field_names(metadata).values()) if follows else []
+        alterations = layout.without_columns(missing).alterations(name, metadata)
         if alterations and relation.branch is not None:
             logger.info(
-                f"{'.'.join(table_name(relation))} keeps its layout, which is that of all its "
+                f"{'.'.join(name)} keeps its layout, which is that of all its "
                 f"branches, because this run writes to the branch `{relation.branch}`."
             )
             return []

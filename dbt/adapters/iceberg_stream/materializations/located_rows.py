@@ -14,6 +14,7 @@ from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.located import (
     FILE,
     INSERTS,
@@ -22,7 +23,7 @@ from dbt.adapters.iceberg_stream.tables.merge.located import (
     Locate,
     Located,
 )
-from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 
 
 def source_query(staging: BaseRelation, plan: Mapping[str, Any]) -> str:

@@ -10,12 +10,12 @@ from dbt.adapters.base import BaseRelation
 from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.catalog.metadata import columns as columns_of
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.located_rows import locator, source_query
+from dbt.adapters.iceberg_stream.materializations.merge_plan import TableColumns, plan_of
 from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sql.merge import (
@@ -31,10 +31,10 @@ from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     snapshot_properties,
 )
 from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.engine import DuplicateKeys, MergeResult, merge
 from dbt.adapters.iceberg_stream.tables.merge.located import Locate
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, sql_options
-from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import MOST_BYTES, on_cluster
 from dbt.adapters.iceberg_stream.tables.merge.threads import in_threads
 
@@ -77,7 +77,7 @@ def merge_by_rewrite(
     metadata = context.catalog.metadata(table_name(relation), history=False)
     if engine == "auto" and not context.reach.includes(context.catalog.name, metadata):
         return _run_by_spark(OUT_OF_REACH)
-    merge_plan = _merge_plan(metadata, plan, unique_key, options)
+    merge_plan = plan_of(metadata, plan, unique_key, options)
     locate = None
     if sql_options(options) or plan.get("matched_when"):
         locate = locator(context, relation, staging, plan, merge_plan.deletes)
@@ -94,67 +94,33 @@ def merge_by_rewrite(
     return _response(relation, result)
 
 
-def merge_few_rows(
+def merge_rows(
     context: MaterializationContext,
     relation: BaseRelation,
+    rows: pa.Table,
     query: str,
-    plan: Mapping[str, Any],
-    unique_key: str | Sequence[str],
-    model: Mapping[str, Any],
+    plan: MergePlan,
+    options: Mapping[str, Any],
 ) -> IcebergStreamResponse | None:
-    """Merge the rows of a model's query without a staging table, if they are few.
+    """Merge the rows that a model's query has returned.
 
     Args:
         context: what the materialization needs of the adapter.
         relation: the table.
-        query: returns the new rows; it runs once.
-        plan: the plan of the macro `get_plan`.
-        unique_key: columns that identify a row.
-        model: the model's node in dbt's graph.
+        rows: the rows.
+        query: what returned them.
+        plan: what the merge does.
+        options: the model's config.
 
     Returns:
-        The commit; None if the rows must be staged, because they are many or Spark must merge them.
+        The commit; None if Spark must merge the rows.
 
     Raises:
         DbtDatabaseError: the catalog, the storage or Spark refuses; nothing was written.
     """
-    options = model["config"]
-    if context.is_remote or options.get("merge_engine") == "spark" or len(split(query)) != 1:
-        return None
-    metadata = context.catalog.metadata(table_name(relation), history=False)
-
-    def stream() -> Iterator[Any]:
-        rows = context.few_rows(query, metadata)
-        if rows is None:
-            raise _ManyRows
-        yield rows.schema
-        yield from rows.to_batches()
-
-    merge_plan = _merge_plan(metadata, plan, unique_key, options)
-    try:
-        result = _merge(context, relation, merge_plan, options, query, stream)
-    except _ManyRows:
-        return None
+    stream = lambda: iter([rows.schema, *rows.to_batches()])  # noqa: E731
+    result = _merge(context, relation, plan, options, query, stream)
     return None if result.spark_because else _response(relation, result)
-
-
-class _ManyRows(Exception):
-    """A query returns more rows than this process merges."""
-
-
-def _merge_plan(
-    metadata: Metadata | None,
-    plan: Mapping[str, Any],
-    unique_key: str | Sequence[str],
-    options: Mapping[str, Any],
-) -> MergePlan:
-    columns = _Columns(metadata)
-    return MergePlan(
-        columns.keys(unique_key),
-        tuple(columns.spelling(column.name) for column in plan["updated"]),
-        bool(plan["inserts"]),
-        Deletes.MATCHED if plan.get("replaces") else _unmatched_deletes(options),
-    )
 
 
 def change_rows(
@@ -178,7 +144,7 @@ def change_rows(
         DbtDatabaseError: the catalog, the storage or Spark refuses; nothing was written.
     """
     metadata = context.catalog.metadata(table_name(relation), history=False)
-    columns = _Columns(metadata)
+    columns = TableColumns(metadata)
     keys = columns.keys(unique_key)
     queries = split(query)
     if not keys or len(queries) != 1:
@@ -265,7 +231,7 @@ def check_increment(
         check.check_attempt(context.catalog.metadata(name))
 
 
-def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan, columns: _Columns) -> str:
+def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan, columns: TableColumns) -> str:
     target, source = MergeClauses.target, MergeClauses.source
     updates = [(name, columns.type_of(name)) for name in plan.updates]
     clauses = MergeClauses(
@@ -336,33 +302,6 @@ def _map_in_arrow(context: MaterializationContext, *arguments: Any) -> pa.Table:
         # Their Python may be another version, or have no PyArrow.
         context.reach.exclude(context.catalog.name)
         raise NotByRewriting(f"Spark's tasks failed: {str(error).splitlines()[0]}") from error
-
-
-class _Columns:
-    """The columns of a table, by their names in any letter case."""
-
-    def __init__(self, metadata: Metadata | None) -> None:
-        all_columns = [] if metadata is None else columns_of(metadata)
-        self._columns = {column.name.lower(): column for column in all_columns}
-
-    def spelling(self, name: str) -> str:
-        """Return a column's name in the table's letter case."""
-        column = self._columns.get(name.lower())
-        return column.name if column else name
-
-    def type_of(self, name: str) -> str:
-        column = self._columns.get(name.lower())
-        return column.type if column else ""
-
-    def keys(self, unique_key: str | Sequence[str] | None) -> tuple[str, ...]:
-        """Return the names of the key's columns, each once."""
-        names = [unique_key] if isinstance(unique_key, str) else list(unique_key or ())
-        return tuple(dict.fromkeys(self.spelling(name.replace("`", "")) for name in names))
-
-
-def _unmatched_deletes(options: Mapping[str, Any]) -> Deletes:
-    action = str(options.get("not_matched_by_source_action")).strip().lower()
-    return Deletes.UNMATCHED if action == "delete" else Deletes.NONE
 
 
 def _run_by_spark(reason: str) -> IcebergStreamResponse:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
-from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata, current, field_names
 from dbt.adapters.iceberg_stream.catalog.table_config import partition_terms
-
-if TYPE_CHECKING:
-    from pyiceberg.partitioning import PartitionSpec
-    from pyiceberg.table import Table
 
 # Transforms whose partitions are not larger than a batch of this size.
 ALIGNED_TRANSFORMS = {
@@ -39,14 +35,14 @@ class Partitions:
     branch: str | None = None
 
     @cached_property
-    def table(self) -> Table:
-        """The table."""
-        return self.catalog.table(self.name)
+    def metadata(self) -> Metadata:
+        """The table's metadata."""
+        return self.catalog.require_metadata(self.name, history=False)
 
     @property
     def is_partitioned(self) -> bool:
         """Whether new files are partitioned."""
-        return bool(partition_terms(self.table))
+        return bool(partition_terms(self.metadata))
 
     def replaced_by(self, source: str, target: str) -> list[tuple[str, str]]:
         """Return what is equal in rows of the same partition, if not all files have the layout.
@@ -65,7 +61,7 @@ class Partitions:
         name = self.catalog.name
         return [
             (term.value_sql(source, name), term.value_sql(target, name))
-            for term in partition_terms(self.table)
+            for term in partition_terms(self.metadata)
         ]
 
     def fields_of(self, columns: Sequence[str]) -> list[str]:
@@ -74,7 +70,7 @@ class Partitions:
         Args:
             columns: names of columns, as the table spells them.
         """
-        return self._sources([self.table.spec()], columns)
+        return self._sources([self._spec], columns)
 
     def needed_by_deletes(self, columns: Sequence[str]) -> list[str]:
         """Return which columns merge-on-read needs, because they partition the table or once did.
@@ -85,19 +81,19 @@ class Partitions:
         Args:
             columns: names of columns, as the table spells them.
         """
-        properties = self.table.properties
+        properties = self.metadata.get("properties") or {}
         modes = (properties.get(f"write.{name}.mode") for name in ("merge", "update", "delete"))
         if "merge-on-read" not in modes:
             return []
-        return self._sources([*self.table.specs().values()], columns)
+        return self._sources(self.metadata["partition-specs"], columns)
 
-    def _sources(self, specs: Sequence[PartitionSpec], columns: Sequence[str]) -> list[str]:
+    def _sources(self, specs: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
         """Return which columns have a field in one of some partition specs."""
-        schema = self.table.schema()
+        names = field_names(self.metadata)
         sources = {
-            (schema.find_column_name(field.source_id) or "").split(".")[0]
+            names.get(field["source-id"], "").split(".")[0]
             for spec in specs
-            for field in spec.fields
+            for field in spec["fields"]
         }
         return [name for name in columns if name in sources]
 
@@ -108,24 +104,29 @@ class Partitions:
             column: the time column.
             batch_size: `hour`, `day`, `month` or `year`.
         """
-        specs = [self.table.spec(), *(self.table.specs()[number] for number in self._live_specs)]
+        live = self._live_specs | {self._spec["spec-id"]}
+        specs = [spec for spec in self.metadata["partition-specs"] if spec["spec-id"] in live]
         return all(self._is_aligned(spec, column, batch_size) for spec in specs)
 
-    def _is_aligned(self, spec: PartitionSpec, column: str, batch_size: str) -> bool:
-        schema = self.table.schema()
+    def _is_aligned(self, spec: Mapping[str, Any], column: str, batch_size: str) -> bool:
+        names = field_names(self.metadata)
         return any(
-            (schema.find_column_name(field.source_id) or "").lower() == column.lower()
-            and str(field.transform) in ALIGNED_TRANSFORMS[batch_size]
-            for field in spec.fields
+            names.get(field["source-id"], "").lower() == column.lower()
+            and field["transform"] in ALIGNED_TRANSFORMS[batch_size]
+            for field in spec["fields"]
         )
 
     @property
+    def _spec(self) -> Mapping[str, Any]:
+        return current(self.metadata, "partition-specs")
+
+    @property
     def _has_older_files(self) -> bool:
-        return bool(self._live_specs - {self.table.spec().spec_id})
+        return bool(self._live_specs - {self._spec["spec-id"]})
 
     @cached_property
     def _live_specs(self) -> set[int]:
-        if len(self.table.specs()) == 1:
+        if len(self.metadata["partition-specs"]) == 1:
             return set()
         from dbt.adapters.iceberg_stream.tables.commit.live_files import live_spec_ids
 

@@ -23,6 +23,7 @@ from dbt.adapters.iceberg_stream.tables.files.reader import (
     NotByRewriting,
     OldFile,
 )
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     TASK_RESULT,
     FileChange,
@@ -30,7 +31,7 @@ from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     read_task_result,
     run_task,
 )
-from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 from dbt.adapters.iceberg_stream.tables.merge.spark_tasks import WORKER_CODE, in_tasks
 
 SCHEMA = pa.schema(

@@ -7,11 +7,8 @@ import pytest
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 
-from dbt.adapters.iceberg_stream.tables.merge.plan import (
-    MergePlan,
-    sorted_by,
-    why_spark,
-)
+from dbt.adapters.iceberg_stream.tables.merge.layout import sorted_by
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, why_spark
 from tests.unit.local_tables import data_file, make_catalog, make_table
 
 INNER = iceberg.StructType(iceberg.NestedField(3, "n", iceberg.LongType(), required=False))

@@ -15,10 +15,11 @@ from pyiceberg.transforms import IdentityTransform
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import append
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.located import FILE, POS, UPDATES, Located
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import Merged, RewriteMerge
-from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 from tests.unit.local_tables import NAME, commit, insert, live, load, make_table, rows, write
 
 

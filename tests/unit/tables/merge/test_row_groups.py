@@ -23,12 +23,13 @@ from dbt.adapters.iceberg_stream.tables.files.reader import (
     require_ids,
 )
 from dbt.adapters.iceberg_stream.tables.merge import file_rewrite
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
     FileRewrite,
     read_task_result,
     run_with_retries,
 )
-from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source, changed
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source, changed
 
 
 def field(name: str, kind: pa.DataType, number: int) -> pa.Field:

@@ -71,17 +71,28 @@ def row_numbers(count: int) -> pa.Int64Array:
     return pc.subtract(pc.cumulative_sum(pa.repeat(1, count)), 1)
 
 
-def read_rows(parquet: pq.ParquetFile, schema: pa.Schema, group: int | None = None) -> pa.Table:
+def read_rows(
+    parquet: pq.ParquetFile,
+    schema: pa.Schema,
+    group: int | None = None,
+    known: pa.Table | None = None,
+) -> pa.Table:
     """Read columns with the table's current names and types, matched by field id.
 
     Args:
         parquet: the file.
         schema: the columns, with field ids.
         group: the row group; None for all.
+        known: those columns that were read before; None for none.
 
     Raises:
         ColumnError: the file has a value that the table's type does not include.
     """
+    if known is not None:
+        unread = [field for field in schema if field.name not in known.column_names]
+        others = read_rows(parquet, pa.schema(unread), group)
+        columns = [(known if n in known.column_names else others)[n] for n in schema.names]
+        return pa.Table.from_arrays(columns, schema=schema)
     names = {field_id(field): field.name for field in schema}
     stored = {field.name: field_id(field) for field in parquet.schema_arrow}
     current_names = {name: names[number] for name, number in stored.items() if number in names}
@@ -96,7 +107,12 @@ def read_rows(parquet: pq.ParquetFile, schema: pa.Schema, group: int | None = No
 
 
 def read_with_lineage(
-    parquet: pq.ParquetFile, schema: pa.Schema, file: OldFile, group: int, begin: int
+    parquet: pq.ParquetFile,
+    schema: pa.Schema,
+    file: OldFile,
+    group: int,
+    begin: int,
+    known: pa.Table | None = None,
 ) -> pa.Table:
     """Read a row group, with the row ids and sequence numbers that rows inherit from their file.
 
@@ -106,11 +122,12 @@ def read_with_lineage(
         file: describes the file.
         group: the row group.
         begin: position of its first row.
+        known: as for `read_rows`.
 
     Raises:
         ColumnError: the file has a value that the table's type does not include.
     """
-    rows = read_rows(parquet, schema, group)
+    rows = read_rows(parquet, schema, group, known)
     if ROW_ID not in schema.names or file.first_row_id is None:
         return rows
     inherited = {

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from pyiceberg.transforms import UnknownTransform
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current, field_names
 
-from dbt.adapters.iceberg_stream.tables.files.target import CODECS, WriteTarget
-
+# Codecs of Parquet, by Iceberg's name, and PyArrow's name for them.
+CODECS = {"uncompressed": "none", "gzip": "gzip", "zstd": "zstd", "snappy": "snappy", "lz4": "lz4"}
+# Partition transforms (spec, "Partition Transforms").
+TRANSFORM = re.compile(r"identity|year|month|day|hour|void|(bucket|truncate)\[\d+\]")
 PARQUET, CODEC = "write.parquet.", "write.parquet.compression-codec"
 # Options of Parquet files that `WriteTarget` reads; others, such as Bloom filters, it does not.
 PARQUET_OPTIONS = {
@@ -20,22 +23,25 @@ PARQUET_OPTIONS = {
 OTHER_OPTIONS = ("write.location-provider.impl", "write.spark.accept-any-schema", "encryption.")
 
 
-def why_spark_writes(target: WriteTarget) -> str | None:
+def why_spark_writes(metadata: Metadata) -> str | None:
     """Return why only Spark writes a table as its schema, layout and properties say.
 
     Args:
-        target: the table.
+        metadata: of the table.
 
     Returns:
         The reason; None if this process writes the same rows into the same partitions and order.
     """
-    if len({name.lower() for name in target.schema.column_names}) < len(target.schema.column_names):
+    columns = field_names(metadata)
+    if len({name.lower() for name in columns.values()}) < len(columns):
         return "names of columns differ in letter case only"
-    if any(isinstance(field.transform, UnknownTransform) for field in target.spec.fields):
+    spec, order = current(metadata, "partition-specs"), current(metadata, "sort-orders")
+    if not all(TRANSFORM.fullmatch(field["transform"]) for field in spec["fields"]):
         return "the table has a partition transform that is not in the specification"
-    if target.sort_order.fields and not target.sort_columns:
-        return "the table is sorted by a transform or a nested column"
-    return why_by_properties(target.properties)
+    for item in order["fields"]:
+        if item["transform"] != "identity" or "." in columns.get(item["source-id"], "."):
+            return "the table is sorted by a transform or a nested column"
+    return why_by_properties(metadata.get("properties") or {})
 
 
 def why_by_properties(properties: Mapping[str, str]) -> str | None:

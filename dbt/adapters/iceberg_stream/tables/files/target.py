@@ -20,13 +20,13 @@ from dbt.adapters.iceberg_stream.catalog.locations import split_location
 from dbt.adapters.iceberg_stream.catalog.storage import arrow_io, require_location
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
+from dbt.adapters.iceberg_stream.tables.files.spark_only import CODECS
 
 MIB = 1024 * 1024
 TARGET_SIZE = "write.target-file-size-bytes"
 # The default (article on the write contract, "Writing the Files").
 DEFAULT_TARGET_SIZE = 128 * MIB
 MAX_ROW_GROUP = 32 * MIB
-CODECS = {"uncompressed": "none", "gzip": "gzip", "zstd": "zstd", "snappy": "snappy", "lz4": "lz4"}
 
 
 @dataclass(frozen=True)

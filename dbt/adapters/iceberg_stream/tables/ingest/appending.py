@@ -49,7 +49,7 @@ def why_spark_appends(metadata: Metadata) -> str | None:
     fields = index_by_id(target.schema).values()
     if other := next((f for f in fields if not isinstance(f.field_type, TYPES)), None):
         return f"the column {other.name} is {other.field_type}"
-    return why_spark_writes(target)
+    return why_spark_writes(metadata)
 
 
 def arrange(rows: pa.Table, schema: Schema) -> pa.RecordBatch:

@@ -17,10 +17,11 @@ from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform
 from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.located import INSERTS, Locate
 from dbt.adapters.iceberg_stream.tables.merge.plan import MOST_SOURCE_ROWS, MergePlan, why_spark
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
-from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
 
 

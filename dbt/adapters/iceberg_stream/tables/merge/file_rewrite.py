@@ -34,8 +34,8 @@ from dbt.adapters.iceberg_stream.tables.files.reader import (
     require_ids,
     row_numbers,
 )
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.rows import (
-    Deletes,
     Matches,
     Source,
     changed,
@@ -142,10 +142,11 @@ class FileRewrite:
             matches = without(matches, file.dead)
             gone = self._deleted(count, file, matches)
         gone_and_dead = pa.concat_arrays([file.dead, gone])
+        read: dict[int, pa.Table] = {}
         nothing_left = len(gone_and_dead) == count
-        if nothing_left or not (len(gone) or self._changes_any(parquet, matches)):
+        if nothing_left or not (len(gone) or self._changes_any(parquet, matches, read)):
             return FileChange(file.location, matches.in_source, deleted=len(gone))
-        return self._apply(parquet, file, matches, gone_and_dead, len(gone))
+        return self._apply(parquet, file, matches, gone_and_dead, len(gone), read)
 
     def _deleted(self, count: int, file: OldFile, matches: Matches) -> pa.Int64Array:
         """Return the positions of the rows that the write deletes."""
@@ -186,14 +187,20 @@ class FileRewrite:
     def _only(self, names: Sequence[str]) -> pa.Schema:
         return pa.schema([self.schema.field(name) for name in names])
 
-    def _changes_any(self, parquet: pq.ParquetFile, matches: Matches) -> bool:
-        """Return whether a matched row changes; reads row groups until one does."""
+    def _changes_any(
+        self, parquet: pq.ParquetFile, matches: Matches, read: dict[int, pa.Table]
+    ) -> bool:
+        """Return whether a matched row changes.
+
+        Reads row groups until one does, and leaves the columns of that one in `read`.
+        """
         if not self.updates or self.source is None:
             return False
         for group in _groups(parquet, matches, NO_ROWS):
             if len(group.matches):
                 rows = read_rows(parquet, self._only(self.updates), group.number)
                 if len(changed(rows, self.source.rows, group.matches, self.updates)):
+                    read[group.number] = rows
                     return True
         return False
 
@@ -204,10 +211,12 @@ class FileRewrite:
         matches: Matches,
         gone: pa.Int64Array,
         deleted: int = 0,
+        read: dict[int, pa.Table] | None = None,
     ) -> FileChange:
         """Apply the changes of a file's rows, row group by row group.
 
-        Rows with a match are not updated if they are gone.
+        Rows with a match are not updated if they are gone. Columns of row groups that were `read`
+        are not read again.
         """
         writer = writer_beside(
             self.filesystem, self.schema, self.options, file.location, file.path, self.prefix
@@ -215,7 +224,8 @@ class FileRewrite:
         count, dead, moved = 0, [NO_ROWS], []
         with writer:
             for group in _groups(parquet, matches, gone):
-                updates, left, rows = self._apply_group(parquet, file, group, writer)
+                known = (read or {}).pop(group.number, None)
+                updates, left, rows = self._apply_group(parquet, file, group, writer, known)
                 count += updates
                 dead.append(pc.add(left, group.begin))
                 moved += [rows] if rows is not None and rows.num_rows else []
@@ -231,14 +241,19 @@ class FileRewrite:
         )
 
     def _apply_group(
-        self, parquet: pq.ParquetFile, file: OldFile, group: _Group, writer: RollingWriter
+        self,
+        parquet: pq.ParquetFile,
+        file: OldFile,
+        group: _Group,
+        writer: RollingWriter,
+        known: pa.Table | None,
     ) -> tuple[int, pa.Int64Array, pa.Table | None]:
         """Return the number of updates, which rows leave the file, and those that move."""
         gone = group.gone
         has_updates = bool(self.updates and len(group.matches))
         if not self.in_place and not has_updates:
             return 0, gone, None
-        rows = read_with_lineage(parquet, self.schema, file, group.number, group.begin)
+        rows = read_with_lineage(parquet, self.schema, file, group.number, group.begin, known)
         changes, moved = NO_MATCHES, None
         if has_updates:
             assert self.source is not None

@@ -45,16 +45,17 @@ from dbt.adapters.iceberg_stream.tables.files.data_files import describe_in_plac
 from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting, OldFile
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.candidates import manifests_of, may_hold
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import FileChange, FileRewrite
-from dbt.adapters.iceberg_stream.tables.merge.located import Locate, Located
-from dbt.adapters.iceberg_stream.tables.merge.plan import (
-    MergePlan,
+from dbt.adapters.iceberg_stream.tables.merge.layout import (
     merges_in_place,
     partition_columns,
     sorted_by,
 )
-from dbt.adapters.iceberg_stream.tables.merge.rows import Deletes, Source, distinct
+from dbt.adapters.iceberg_stream.tables.merge.located import Locate, Located
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source, distinct
 from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
 
 MERGE_PREFIX = "spark.merge-into.num-target-rows-"

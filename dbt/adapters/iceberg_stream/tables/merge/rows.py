@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from enum import Enum
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,14 +12,6 @@ import pyarrow.compute as pc
 from dbt.adapters.iceberg_stream.tables.files.reader import LAST_UPDATED, row_numbers
 
 ROW, AT = "__row", "__at"
-
-
-class Deletes(str, Enum):
-    """Which rows of the table a merge deletes."""
-
-    NONE = "none"
-    MATCHED = "matched"
-    UNMATCHED = "unmatched"
 
 
 @dataclass(frozen=True)
@@ -176,6 +167,8 @@ def updated(file: pa.Table, source: pa.Table, changes: Matches, columns: Sequenc
     from_source = pc.add(in_order, file.num_rows)
     positions = pc.replace_with_mask(positions, mask, from_source)
     for column in columns:
+        if not len(changed(file, source, changes, [column], exact=True)):
+            continue  # a copy of a large column takes longer
         at = file.schema.get_field_index(column)
         field = file.schema.field(at)
         both = pa.chunked_array([*file[column].chunks, *source[column].chunks], field.type)

@@ -1,0 +1,112 @@
+"""Plans of merges, and merges of few rows, whose import would take longer than their query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dbt.adapters.base import BaseRelation
+
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, columns
+from dbt.adapters.iceberg_stream.engines.while_waiting import import_later
+from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
+from dbt.adapters.iceberg_stream.relation import table_name
+from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
+from dbt.adapters.iceberg_stream.sql.statements import split
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, why_spark
+
+MERGE = "dbt.adapters.iceberg_stream.materializations.merge"
+
+
+class TableColumns:
+    """The columns of a table, by their names in any letter case.
+
+    Args:
+        metadata: of the table; None for no columns.
+    """
+
+    def __init__(self, metadata: Metadata | None) -> None:
+        all_columns = [] if metadata is None else columns(metadata)
+        self._columns = {column.name.lower(): column for column in all_columns}
+
+    def spelling(self, name: str) -> str:
+        """Return a column's name in the table's letter case."""
+        column = self._columns.get(name.lower())
+        return column.name if column else name
+
+    def type_of(self, name: str) -> str:
+        """Return a column's type in Spark; empty if there is no such column."""
+        column = self._columns.get(name.lower())
+        return column.type if column else ""
+
+    def keys(self, unique_key: str | Sequence[str] | None) -> tuple[str, ...]:
+        """Return the names of the key's columns, each once."""
+        names = [unique_key] if isinstance(unique_key, str) else list(unique_key or ())
+        return tuple(dict.fromkeys(self.spelling(name.replace("`", "")) for name in names))
+
+
+def plan_of(
+    metadata: Metadata | None,
+    plan: Mapping[str, Any],
+    unique_key: str | Sequence[str],
+    options: Mapping[str, Any],
+) -> MergePlan:
+    """Return what a model's merge does.
+
+    Args:
+        metadata: of the table; None if it does not exist.
+        plan: the plan of the macro `get_plan`.
+        unique_key: columns that identify a row.
+        options: the model's config.
+    """
+    of_table = TableColumns(metadata)
+    action = str(options.get("not_matched_by_source_action")).strip().lower()
+    unmatched = Deletes.UNMATCHED if action == "delete" else Deletes.NONE
+    return MergePlan(
+        of_table.keys(unique_key),
+        tuple(of_table.spelling(column.name) for column in plan["updated"]),
+        bool(plan["inserts"]),
+        Deletes.MATCHED if plan.get("replaces") else unmatched,
+    )
+
+
+def merge_few_rows(
+    context: MaterializationContext,
+    relation: BaseRelation,
+    query: str,
+    plan: Mapping[str, Any],
+    unique_key: str | Sequence[str],
+    model: Mapping[str, Any],
+) -> IcebergStreamResponse | None:
+    """Merge the rows of a model's query without a staging table, if they are few.
+
+    Args:
+        context: what the materialization needs of the adapter.
+        relation: the table.
+        query: returns the new rows; it runs once.
+        plan: the plan of the macro `get_plan`.
+        unique_key: columns that identify a row.
+        model: the model's node in dbt's graph.
+
+    Returns:
+        The commit; None if the rows must be staged, because they are many or Spark must merge them.
+
+    Raises:
+        DbtDatabaseError: the catalog, the storage or Spark refuses; nothing was written.
+    """
+    options = model["config"]
+    if context.is_remote or options.get("merge_engine") == "spark" or len(split(query)) != 1:
+        return None
+    import_later(MERGE)
+    metadata = context.catalog.metadata(table_name(relation), history=False)
+    merge_plan = plan_of(metadata, plan, unique_key, options)
+    if metadata is None or why_spark(merge_plan, options, False, metadata):
+        return None
+    with context.database_errors(f"merge into {relation}"):
+        rows = context.few_rows(query, metadata)
+    if rows is None:
+        return None
+    from dbt.adapters.iceberg_stream.materializations.merge import merge_rows
+
+    return merge_rows(context, relation, rows, query, merge_plan, options)
