@@ -25,6 +25,8 @@ OPTIONS: dict[str, list[Any]] = {
         None,
         [f"{DEST}.n > 2 or {NEW}.n is null"],
         [f"{DEST}.s <> 'it''s'", f"{DEST}.n < 8 -- it's"],
+        [f"{DEST}.n between 1 and cast('6' as int) or {DEST}.s is null", f"40 > {DEST}.ID"],
+        [f"not {DEST}.s in ('a', 'b')"],
     ],
     "matched_condition": [None, f"{NEW}.n > {DEST}.n", f"{DEST}.s is null -- none"],
     "not_matched_condition": [None, f"{NEW}.n <> 3"],

@@ -110,6 +110,8 @@ WORKER_CODE = (
     "tables/files/parquet.py",
     "tables/files/reader.py",
     "tables/files/uploads.py",
+    "tables/merge/actions.py",
+    "tables/merge/conditions.py",
     "tables/merge/rows.py",
     "tables/merge/file_rewrite.py",
     "stream/row_deltas/changes.py",

@@ -77,9 +77,9 @@ def merge_by_rewrite(
     metadata = context.catalog.metadata(table_name(relation), history=False)
     if engine == "auto" and not context.reach.includes(context.catalog.name, metadata):
         return _run_by_spark(OUT_OF_REACH)
-    merge_plan = plan_of(metadata, plan, unique_key, options)
-    locate = None
-    if sql_options(options) or plan.get("matched_when"):
+    merge_plan = plan_of(context, metadata, plan, unique_key, options)
+    locate, by_sql = None, sql_options(options) or plan.get("matched_when")
+    if by_sql and merge_plan.condition is None:
         locate = locator(context, relation, staging, plan, merge_plan.deletes)
     query = source_query(staging, plan)
     result = _merge(context, relation, merge_plan, options, query, locate=locate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.base import BaseRelation
 
@@ -14,7 +14,15 @@ from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sql.statements import split
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
-from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, why_spark
+from dbt.adapters.iceberg_stream.tables.merge.plan import (
+    PREDICATES,
+    MergePlan,
+    sql_options,
+    why_spark,
+)
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.tables.merge.conditions import Condition
 
 MERGE = "dbt.adapters.iceberg_stream.materializations.merge"
 
@@ -47,6 +55,7 @@ class TableColumns:
 
 
 def plan_of(
+    context: MaterializationContext,
     metadata: Metadata | None,
     plan: Mapping[str, Any],
     unique_key: str | Sequence[str],
@@ -55,6 +64,7 @@ def plan_of(
     """Return what a model's merge does.
 
     Args:
+        context: what the materialization needs of the adapter.
         metadata: of the table; None if it does not exist.
         plan: the plan of the macro `get_plan`.
         unique_key: columns that identify a row.
@@ -68,6 +78,28 @@ def plan_of(
         tuple(of_table.spelling(column.name) for column in plan["updated"]),
         bool(plan["inserts"]),
         Deletes.MATCHED if plan.get("replaces") else unmatched,
+        None if unmatched is Deletes.UNMATCHED else _condition(context, of_table, plan, options),
+    )
+
+
+def _condition(
+    context: MaterializationContext,
+    of_table: TableColumns,
+    plan: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Condition | None:
+    """Return the predicates as a condition; None if there are none, or only Spark decides them."""
+    predicates = options.get("predicates") or options.get("incremental_predicates")
+    others = set(sql_options(options)) - set(PREDICATES)
+    if not predicates or others or plan.get("matched_when"):
+        return None
+    from dbt.adapters.iceberg_stream.materializations.row_condition import row_condition
+
+    return row_condition(
+        [predicates] if isinstance(predicates, str) else predicates,
+        plan["target"],
+        lambda name: (of_table.spelling(name), of_table.type_of(name)),
+        lambda sql: context.session().query(sql),
     )
 
 
@@ -98,9 +130,9 @@ def merge_few_rows(
     options = model["config"]
     if context.is_remote or options.get("merge_engine") == "spark" or len(split(query)) != 1:
         return None
-    import_later(MERGE)
     metadata = context.catalog.metadata(table_name(relation), history=False)
-    merge_plan = plan_of(metadata, plan, unique_key, options)
+    merge_plan = plan_of(context, metadata, plan, unique_key, options)
+    import_later(MERGE)
     if metadata is None or why_spark(merge_plan, options, False, metadata):
         return None
     with context.database_errors(f"merge into {relation}"):

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import VoidTransform
@@ -17,6 +18,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.tables.commit.manifests import may_have_partition
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_values
+from dbt.adapters.iceberg_stream.tables.merge.conditions import Condition
 
 # What Java writes in bounds for bytes that are not UTF-8: such bounds hold for no order.
 REPLACED = "\ufffd"
@@ -40,6 +42,31 @@ def may_hold(rows: pa.Table, keys: Sequence[str], schema: Schema) -> Callable[[D
                 continue
             possible = in_bounds if possible is None else pc.and_(possible, in_bounds)
         return possible is None or bool(pc.any(possible).as_py())
+
+    return test
+
+
+def may_satisfy(condition: Condition, schema: Schema) -> Callable[[DataFile], bool]:
+    """Return a test of data files: whether a condition may hold for some of the file's rows.
+
+    Args:
+        condition: the condition.
+        schema: the table's schema.
+    """
+    fields = {name: schema.find_field(name) for name in condition.columns}
+    types = {name: schema_to_pyarrow(field.field_type) for name, field in fields.items()}
+
+    def test(file: DataFile) -> bool:
+        def bounds(name: str) -> tuple[pa.Scalar | None, pa.Scalar | None, int | None]:
+            field = fields[name]
+            found = [_bound(file.lower_bounds, field), _bound(file.upper_bounds, field)]
+            nulls = (file.null_value_counts or {}).get(field.field_id)
+            if None in found or any(isinstance(b, str) and REPLACED in b for b in found):
+                return None, None, nulls
+            lower, upper = (pa.scalar(bound, types[name]) for bound in found)
+            return lower, upper, nulls
+
+        return condition.may_hold(bounds)
 
     return test
 

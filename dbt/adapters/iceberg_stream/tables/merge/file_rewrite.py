@@ -35,6 +35,7 @@ from dbt.adapters.iceberg_stream.tables.files.reader import (
     row_numbers,
 )
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
+from dbt.adapters.iceberg_stream.tables.merge.conditions import Condition
 from dbt.adapters.iceberg_stream.tables.merge.rows import (
     Matches,
     Source,
@@ -100,6 +101,7 @@ class FileRewrite:
         moved_by: columns whose change moves a row to another file, because they partition rows.
         in_place: whether files are rewritten; if not, changed rows are deleted by position, and
             their new versions go to other files.
+        condition: on the file's rows, without which they have no match; None for none.
     """
 
     filesystem: fs.FileSystem
@@ -111,6 +113,7 @@ class FileRewrite:
     deletes: Deletes = Deletes.NONE
     moved_by: Sequence[str] = ()
     in_place: bool = True
+    condition: Condition | None = None
 
     def run(self, file: OldFile) -> FileChange:
         """Match a file's rows with the source, and rewrite the file if one of them changes.
@@ -138,8 +141,7 @@ class FileRewrite:
         if file.is_located:
             matches, gone = Matches(file.in_file, file.in_source), file.gone
         else:
-            matches = source.match(read_rows(parquet, self._only(source.keys)))
-            matches = without(matches, file.dead)
+            matches = without(self._matches(parquet, source), file.dead)
             gone = self._deleted(count, file, matches)
         gone_and_dead = pa.concat_arrays([file.dead, gone])
         read: dict[int, pa.Table] = {}
@@ -147,6 +149,15 @@ class FileRewrite:
         if nothing_left or not (len(gone) or self._changes_any(parquet, matches, read)):
             return FileChange(file.location, matches.in_source, deleted=len(gone))
         return self._apply(parquet, file, matches, gone_and_dead, len(gone), read)
+
+    def _matches(self, parquet: pq.ParquetFile, source: Source) -> Matches:
+        """Match a file's rows with the source."""
+        if self.condition is None:
+            return source.match(read_rows(parquet, self._only(source.keys)))
+        names = dict.fromkeys([*source.keys, *self.condition.columns])
+        rows = read_rows(parquet, self._only([*names]))
+        matches = source.match(rows.select(source.keys))
+        return matches.only(self.condition.holds(rows.take(matches.in_file)).fill_null(False))
 
     def _deleted(self, count: int, file: OldFile, matches: Matches) -> pa.Int64Array:
         """Return the positions of the rows that the write deletes."""

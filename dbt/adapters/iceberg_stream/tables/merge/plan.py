@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.catalog.metadata import (
     Metadata,
@@ -15,6 +15,9 @@ from dbt.adapters.iceberg_stream.catalog.metadata import (
 from dbt.adapters.iceberg_stream.catalog.types import spark_type
 from dbt.adapters.iceberg_stream.tables.files.spark_only import why_spark_writes
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
+
+if TYPE_CHECKING:
+    from dbt.adapters.iceberg_stream.tables.merge.conditions import Condition
 
 # Types whose values are equal in Arrow exactly if they are equal in Spark.
 KEY_TYPES = {
@@ -33,12 +36,14 @@ class MergePlan:
         updates: columns of a matched row that get the source's values, if one differs.
         inserts: whether rows without a match are inserted; all rows, if matched ones are deleted.
         deletes: which rows of the table are deleted instead of updated.
+        condition: on the table's rows, without which none of them matches; None for none.
     """
 
     keys: tuple[str, ...]
     updates: tuple[str, ...]
     inserts: bool
     deletes: Deletes = Deletes.NONE
+    condition: Condition | None = None
 
     @property
     def replaces(self) -> bool:
@@ -58,7 +63,7 @@ def why_spark(
         metadata: table metadata.
     """
     used = sql_options(options)
-    if used and not locates:
+    if used and not locates and plan.condition is None:
         return f"{used[0]} is an SQL expression"
     if options.get("not_matched_by_source_action") and plan.deletes is Deletes.NONE:
         return "not_matched_by_source_action updates rows"
@@ -95,9 +100,9 @@ def sql_options(options: Mapping[str, Any]) -> list[str]:
     return [name for name in SQL_OPTIONS if options.get(name)]
 
 
+PREDICATES = ("incremental_predicates", "predicates")
 SQL_OPTIONS = (
-    "incremental_predicates",
-    "predicates",
+    *PREDICATES,
     "matched_condition",
     "not_matched_condition",
     "not_matched_by_source_condition",

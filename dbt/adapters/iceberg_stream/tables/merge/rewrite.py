@@ -46,7 +46,11 @@ from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting, OldF
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
-from dbt.adapters.iceberg_stream.tables.merge.candidates import manifests_of, may_hold
+from dbt.adapters.iceberg_stream.tables.merge.candidates import (
+    manifests_of,
+    may_hold,
+    may_satisfy,
+)
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import FileChange, FileRewrite
 from dbt.adapters.iceberg_stream.tables.merge.layout import (
     merges_in_place,
@@ -272,6 +276,7 @@ class RewriteMerge:
             self.plan.deletes,
             sorted(partition_columns(metadata) & set(self.plan.updates)),
             merges_in_place(self.mode, metadata),
+            self.plan.condition,
         )
 
     @cached_property
@@ -297,7 +302,11 @@ class RewriteMerge:
         """Return a test of data files: whether the merge may change their rows."""
         if self.plan.deletes is Deletes.UNMATCHED:
             return lambda file: True
-        return may_hold(self.source.rows, self.plan.keys, target.schema)
+        keys = may_hold(self.source.rows, self.plan.keys, target.schema)
+        if self.plan.condition is None:
+            return keys
+        of_rows = may_satisfy(self.plan.condition, target.schema)
+        return lambda file: of_rows(file) and keys(file)
 
     def _manifest_test(self, metadata: Metadata) -> Callable[[ManifestFile], bool]:
         if self.plan.deletes is Deletes.UNMATCHED:

@@ -1,0 +1,109 @@
+"""Random conditions on rows: PyArrow decides what Spark decides."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.materializations.row_condition import TYPES, row_condition
+from dbt.adapters.iceberg_stream.tables.merge.conditions import Condition
+
+ROWS, CONDITIONS = 40, 60
+VALUES: dict[str, list[str]] = {
+    "boolean": ["true", "false"],
+    "int": ["-2147483648", "-1", "0", "3", "2147483647"],
+    "bigint": ["-9223372036854775808L", "0L", "3L", "5000000000L"],
+    "date": ["date'0001-01-01'", "date'2026-01-30'", "date'2026-02-01'", "date'9999-12-31'"],
+    "string": ["''", "'a'", "'b'", "'B'", "'aa'", "'ä'", "'z '"],
+    "timestamp": ["timestamp'2026-03-29 00:30:00'", "timestamp'2026-03-29 03:30:00'"],
+    "timestamp_ntz": ["timestamp_ntz'2026-03-29 02:30:00'", "timestamp_ntz'1969-12-31 23:59:59'"],
+}
+# Other constants of comparisons, which Spark computes or converts.
+CONSTANTS: dict[str, list[str]] = {
+    "boolean": ["(true)"],
+    "int": ["1 + 2", "3L", "-(1)", "cast('3' as int)"],
+    "bigint": ["3", "2 * 2"],
+    "date": ["'2026-01-30'", "date_sub(date'2026-02-01', 2)", "current_date", "current_date()"],
+    "string": ["'b'"],
+    "timestamp": ["'2026-03-29 03:30:00'", "timestamp'2026-03-29 03:30:00+02:00'"],
+    "timestamp_ntz": [
+        "'2026-03-29 02:30:00'",
+        "date_trunc('DAY', timestamp_ntz'2026-03-29 01:00')",
+    ],
+}
+OPERATORS = ["=", "<>", "!=", "<", "<=", ">", ">="]
+
+
+def random_condition(rng: Random, depth: int = 2) -> str:
+    if depth and rng.random() < 0.5:
+        one, other = (random_condition(rng, depth - 1) for _ in range(2))
+        return rng.choice([f"{one} and {other}", f"({one} or {other})", f"not ({one})"])
+    kind = rng.choice(list(TYPES))
+    column, constants = f"T.{kind}_column", VALUES[kind] + CONSTANTS[kind]
+    one, other = rng.choice(constants), rng.choice(constants)
+    return rng.choice(
+        [
+            f"{column} {rng.choice(OPERATORS)} {one}",
+            f"{one} {rng.choice(OPERATORS)} {column}",
+            f"{column} between {one} and {other}",
+            f"{column} in ({one}, {other})",
+            f"{column} not in ({one})",
+            f"{column} is {rng.choice(['', 'not'])} null -- it's null",
+        ]
+    )
+
+
+def column_of(name: str) -> tuple[str, str]:
+    return name, name.removesuffix("_column")
+
+
+def holds(condition: Condition, rows: pa.Table) -> list[bool | None]:
+    values: list[bool | None] = condition.holds(rows).to_pylist()
+    return values
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_conditions(spark: Session, zone: str) -> None:
+    rng = Random(zone)
+    rows = [
+        f"({', '.join(rng.choice([*VALUES[kind], f'cast(null as {kind})']) for kind in TYPES)})"
+        for _ in range(ROWS)
+    ]
+    before = spark.query("select current_timezone() as zone")["zone"][0].as_py()
+    spark.configure({"spark.sql.session.timeZone": zone})
+    try:
+        table = ", ".join(f"{kind}_column" for kind in TYPES)
+        source = f"(values {', '.join(rows)}) as T ({table})"
+        stored = spark.query(f"select * from {source}")
+        stored = stored.cast(pa.schema(list(zip(stored.column_names, TYPES.values(), strict=True))))
+        translated = {
+            sql: condition
+            for sql in (random_condition(rng) for _ in range(CONDITIONS))
+            if (condition := row_condition([sql], "t", column_of, spark.query)) is not None
+        }
+        assert len(translated) > CONDITIONS / 2
+        each = ", ".join(f"({sql}\n) as c{n}" for n, sql in enumerate(translated))
+        expected = spark.query(f"select {each} from {source}")
+        for (sql, condition), answers in zip(translated.items(), expected.columns, strict=True):
+            assert (sql, holds(condition, stored)) == (sql, answers.to_pylist())
+            for n in range(0, ROWS, 4):
+                part = stored.slice(n, 4)
+                if any(holds(condition, part)):
+                    assert condition.may_hold(lambda name, of=part: bounds(of, name)), sql
+    finally:
+        spark.configure({"spark.sql.session.timeZone": before})
+
+
+def bounds(rows: pa.Table, name: str) -> tuple[pa.Scalar | None, pa.Scalar | None, int]:
+    values = rows[name].combine_chunks()
+    if values.null_count == len(values):
+        return None, None, values.null_count
+    if pa.types.is_boolean(values.type):
+        found = values.drop_null().to_pylist()
+        return pa.scalar(min(found)), pa.scalar(max(found)), values.null_count
+    ends = pc.min_max(values)
+    return ends["min"], ends["max"], values.null_count
