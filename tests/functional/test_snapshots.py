@@ -360,7 +360,7 @@ TAKEN = """
 DOUBLED = """
 {% snapshot doubled %}
   {{ config(strategy='check', unique_key=['id', 'k'], check_cols=['v']) }}
-  select 1 as id, 'x' as k, explode(array({{ var('values', 0) }})) as v
+  select {{ var('id', 1) }} as id, 'x' as k, explode(array({{ var('values', 0) }})) as v
 {% endsnapshot %}
 """
 
@@ -413,12 +413,17 @@ class TestOddSources:
             ]
 
     def test_a_key_that_occurs_twice_is_named(self, project: Any) -> None:
-        for values, passes in (("1", True), ("'2, 3'", False), ("4", True)):
-            command = ["snapshot", "-s", "doubled", "--vars", f"values: {values}"]
-            (result,) = run_dbt(command, expect_pass=passes)
-            if not passes:
-                expected = "a unique_key (id, k) occurs more than once: (1, x) 2 times."
-                assert expected in result.message and "MERGE_CARD" not in result.message
+        several = "returns more than one row for a unique_key (id, k): (2, x) 3 times. Nothing was"
+        for variables, message in (
+            ("values: 1", None),
+            ("values: '2, 3'", "a unique_key (id, k) occurs more than once: (1, x) 2 times."),
+            ("{values: '5, 5, 6', id: 2}", several),
+            ("values: 4", None),
+        ):
+            command = ["snapshot", "-s", "doubled", "--vars", variables]
+            (result,) = run_dbt(command, expect_pass=message is None)
+            assert message is None or message in result.message
+            assert "MERGE_CARD" not in result.message
         query = "select v, dbt_valid_to is null from {schema}.doubled order by v"
         assert rows(project, query) == [(1, False), (4, True)]
 

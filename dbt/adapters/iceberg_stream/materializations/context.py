@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dbt.adapters.base import BaseRelation
+
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.profile.credentials import IcebergStreamCredentials
+from dbt.adapters.iceberg_stream.relation import table_name
 from dbt.adapters.iceberg_stream.sessions.response import IcebergStreamResponse
 from dbt.adapters.iceberg_stream.sessions.storage_reach import StorageReach
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome
@@ -75,3 +78,16 @@ class MaterializationContext:
     def is_remote(self) -> bool:
         """Return whether Spark is a cluster, closer to the storage than this process."""
         return self.credentials.method == "connect"
+
+    def read_check_of(self, query: str, relation: BaseRelation) -> ReadCheck:
+        """Return what a write of a query's rows must check. Call it before the query runs.
+
+        Args:
+            query: the query.
+            relation: the table that gets the rows.
+
+        Raises:
+            TableChanged: the model has queried a version of the table that is not there any more.
+        """
+        name = self.catalogs.qualified(self.catalog.name, table_name(relation))
+        return self.read_check(query, name)

@@ -26,6 +26,7 @@ from dbt.adapters.iceberg_stream.sql.merge import (
 )
 from dbt.adapters.iceberg_stream.sql.statements import split
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
+from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     new_write_id,
     snapshot_properties,
@@ -82,7 +83,7 @@ def merge_by_rewrite(
     if by_sql and merge_plan.condition is None:
         locate = locator(context, relation, staging, plan, merge_plan.deletes)
     query = source_query(staging, plan)
-    result = _merge(context, relation, merge_plan, options, query, locate=locate)
+    result = _merge_query(context, relation, merge_plan, options, query, locate)
     if result.spark_because:
         if engine == "rewrite":
             raise DbtRuntimeError(
@@ -98,7 +99,7 @@ def merge_rows(
     context: MaterializationContext,
     relation: BaseRelation,
     rows: pa.Table,
-    query: str,
+    check: ReadCheck,
     plan: MergePlan,
     options: Mapping[str, Any],
 ) -> IcebergStreamResponse | None:
@@ -108,7 +109,7 @@ def merge_rows(
         context: what the materialization needs of the adapter.
         relation: the table.
         rows: the rows.
-        query: what returned them.
+        check: what the query has read.
         plan: what the merge does.
         options: the model's config.
 
@@ -119,7 +120,7 @@ def merge_rows(
         DbtDatabaseError: the catalog, the storage or Spark refuses; nothing was written.
     """
     stream = lambda: iter([rows.schema, *rows.to_batches()])  # noqa: E731
-    result = _merge(context, relation, plan, options, query, stream)
+    result = _merge(context, relation, plan, options, stream, check)
     return None if result.spark_because else _response(relation, result)
 
 
@@ -163,7 +164,7 @@ def change_rows(
             )
     reason: str | None = OUT_OF_REACH
     if context.reach.includes(context.catalog.name, metadata):
-        result = _merge(context, relation, plan, {}, query)
+        result = _merge_query(context, relation, plan, {}, query)
         if (reason := result.spark_because) is None:
             return _response(relation, result)
     response = context.execute(_merge_sql(relation, query, plan, columns))
@@ -224,11 +225,9 @@ def check_increment(
     Raises:
         DbtDatabaseError: it was, or the catalog refuses.
     """
-    name = table_name(relation)
-    qualified = context.catalogs.qualified(context.catalog.name, name)
     with context.database_errors(f"merge into {relation}"):
-        check = context.read_check(f"select * from {staging}", qualified)
-        check.check_attempt(context.catalog.metadata(name))
+        check = context.read_check_of(f"select * from {staging}", relation)
+        check.check_attempt(context.catalog.metadata(table_name(relation)))
 
 
 def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan, columns: TableColumns) -> str:
@@ -244,20 +243,33 @@ def _merge_sql(relation: BaseRelation, query: str, plan: MergePlan, columns: Tab
     return merge_sql(relation.render(), f"(\n{query}\n)", clauses)
 
 
-def _merge(
+def _merge_query(
     context: MaterializationContext,
     relation: BaseRelation,
     plan: MergePlan,
     options: Mapping[str, Any],
     query: str,
-    stream: Callable[[], Iterator[Any]] | None = None,
     locate: Locate | None = None,
 ) -> MergeResult:
-    """Merge the rows of a query, or of a stream that has them."""
-    name, write_id = table_name(relation), new_write_id()
-    qualified = context.catalogs.qualified(context.catalog.name, name)
+    """Merge the rows of a query."""
     with context.database_errors(f"merge into {relation}"):
-        read_check = context.read_check(query, qualified)
+        check = context.read_check_of(query, relation)
+    stream = lambda: context.session().stream(query)  # noqa: E731
+    return _merge(context, relation, plan, options, stream, check, locate)
+
+
+def _merge(
+    context: MaterializationContext,
+    relation: BaseRelation,
+    plan: MergePlan,
+    options: Mapping[str, Any],
+    stream: Callable[[], Iterator[Any]],
+    check: ReadCheck,
+    locate: Locate | None = None,
+) -> MergeResult:
+    """Merge the rows of a stream."""
+    name, write_id = table_name(relation), new_write_id()
+    with context.database_errors(f"merge into {relation}"):
         # On a cluster, Spark is closer to the files than this process.
         runner = on_cluster(partial(_map_in_arrow, context)) if context.is_remote else in_threads
         try:
@@ -266,12 +278,12 @@ def _merge(
                 name,
                 plan,
                 options,
-                stream or (lambda: context.session().stream(query)),
+                stream,
                 write_id,
                 snapshot_properties(write_id, context.principal),
                 runner,
                 getattr(relation, "branch", None),
-                read_check,
+                check,
                 locate,
                 MOST_BYTES if context.is_remote else None,
             )

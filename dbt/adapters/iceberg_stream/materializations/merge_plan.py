@@ -136,9 +136,10 @@ def merge_few_rows(
     if metadata is None or why_spark(merge_plan, options, False, metadata):
         return None
     with context.database_errors(f"merge into {relation}"):
+        check = context.read_check_of(query, relation)
         rows = context.few_rows(query, metadata)
     if rows is None:
         return None
     from dbt.adapters.iceberg_stream.materializations.merge import merge_rows
 
-    return merge_rows(context, relation, rows, query, merge_plan, options)
+    return merge_rows(context, relation, rows, check, merge_plan, options)

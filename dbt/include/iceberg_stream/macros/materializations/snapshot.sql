@@ -65,7 +65,10 @@
   {%- if found[0] > 0 and not own -%}
     {% do iceberg_stream__raise_duplicate_versions(staging, columns, strategy) %}
   {%- endif -%}
-  {%- if found[1] == 0 -%}
+  {%- if found[1] > 0 and not own -%}
+    {% do iceberg_stream__raise_duplicate_rows(staging, strategy) %}
+  {%- endif -%}
+  {%- if found[2] == 0 -%}
     {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
       {{ merge }}
     {%- endcall %}
@@ -77,13 +80,15 @@
   {% do adapter.drop_relation(staging) %}
 {% endmacro %}
 
-{#- The second column is the number of changes. The first one is that of changes beyond the first that end one version:
-    its key occurs twice in the query or among the current versions. -#}
+{#- The third column is the number of changes. The first one is that of changes beyond the first that end one version:
+    its key occurs twice in the query or among the current versions. The second one is that of new versions of a key
+    beyond its first, which would all be current. -#}
 {% macro iceberg_stream__get_snapshot_counts_sql(staging, names, strategy) -%}
   {%- set ends = "dbt_change_type in ('update', 'delete')" -%}
   {%- set keys = iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
   select
     count_if({{ ends }}) - count(distinct if({{ ends }}, struct({{ names.dbt_scd_id }}, {{ keys | join(', ') }}), null)),
+    count_if(not {{ ends }}) - count(distinct if({{ ends }}, null, struct({{ keys | join(', ') }}))),
     count(*)
   from {{ staging.render() }}
 {%- endmacro %}
@@ -96,6 +101,15 @@
       model.unique_id ~ ': a unique_key (' ~ iceberg_stream__get_key_list(strategy.unique_key) | join(', ')
       ~ ') occurs more than once: ' ~ shown ~ '. Nothing was written. Make the query return one row for each key. If it'
       ~ ' does, ' ~ this.render() ~ ' has several current versions of the key: delete all but one.') %}
+{% endmacro %}
+
+{% macro iceberg_stream__raise_duplicate_rows(staging, strategy) %}
+  {%- set shown = iceberg_stream__get_duplicate_keys(
+      staging.render() ~ " where dbt_change_type = 'insert'", iceberg_stream__get_unique_key_names(strategy.unique_key)) -%}
+  {% do exceptions.raise_compiler_error(
+      model.unique_id ~ ' returns more than one row for a unique_key ('
+      ~ iceberg_stream__get_key_list(strategy.unique_key) | join(', ') ~ '): ' ~ shown
+      ~ '. Nothing was written. Make the query return one row for each key, or add a column to unique_key.') %}
 {% endmacro %}
 
 {#- Return which versions are closed and which are new. Ids are hashes of texts, which different keys may share (null
