@@ -95,7 +95,7 @@ class Merged:
         contender.dbt(
             "show",
             "--inline",
-            f"{{{{ run_query('{sql}') }}}} select 1",
+            f"{{% do run_query('{sql}') %}} select 1",
             "--vars",
             "{version: 0, where: 'true'}",
         )

@@ -108,9 +108,10 @@ class TestMicrobatch:
             "events.sql": EVENTS,
             "aligned.sql": BATCHES.format(partition="partition_by=['day(at)']"),
             "unaligned.sql": BATCHES.format(partition="lookback=1"),
+            "by_spark.sql": BATCHES.format(partition="merge_engine='spark'"),
         }
 
-    @pytest.mark.parametrize("name", ["aligned", "unaligned"])
+    @pytest.mark.parametrize("name", ["aligned", "unaligned", "by_spark"])
     def test_a_batch_replaces_its_day_only(self, project: Any, name: str) -> None:
         span = ["--event-time-start", "2024-01-01", "--event-time-end", "2024-01-05"]
         run_dbt(["run", "--select", "events", name, *span])
@@ -119,6 +120,8 @@ class TestMicrobatch:
         run_dbt(["run", "--select", name, "--vars", "run: second", *day])
         actual = rows(project, f"select id, run from {{schema}}.{name} order by id")
         assert actual == [(0, "first"), (1, "second"), (2, "first"), (3, "first")]
+        last = next(project.adapter.catalog.snapshots((project.test_schema, name)))
+        assert ("spark.app.id" in last.properties) == (name != "unaligned")
 
 
 HOURS = """

@@ -5,14 +5,40 @@ from __future__ import annotations
 from random import Random
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
+from pyiceberg.conversions import to_bytes
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.materializations.row_condition import TYPES, row_condition
+from dbt.adapters.iceberg_stream.tables.merge.candidates import may_satisfy
 from dbt.adapters.iceberg_stream.tables.merge.conditions import Condition
+from tests.unit.local_tables import data_file
 
 ROWS, CONDITIONS = 40, 60
+ICEBERG = (
+    *(BooleanType(), IntegerType(), LongType(), DateType(), StringType()),
+    *(TimestamptzType(), TimestampType()),
+)
+SCHEMA = Schema(
+    *(
+        NestedField(number, f"{kind}_column", of_iceberg, required=False)
+        for number, (kind, of_iceberg) in enumerate(zip(TYPES, ICEBERG, strict=True), 1)
+    )
+)
+# Types whose values PyIceberg has as numbers.
+STORED = {"date": pa.int32(), "timestamp": pa.int64(), "timestamptz": pa.int64()}
 VALUES: dict[str, list[str]] = {
     "boolean": ["true", "false"],
     "int": ["-2147483648", "-1", "0", "3", "2147483647"],
@@ -93,17 +119,28 @@ def test_conditions(spark: Session, zone: str) -> None:
             for n in range(0, ROWS, 4):
                 part = stored.slice(n, 4)
                 if any(holds(condition, part)):
-                    assert condition.may_hold(lambda name, of=part: bounds(of, name)), sql
+                    assert may_satisfy(condition, SCHEMA)(described(part)), sql
     finally:
         spark.configure({"spark.sql.session.timeZone": before})
 
 
-def bounds(rows: pa.Table, name: str) -> tuple[pa.Scalar | None, pa.Scalar | None, int]:
-    values = rows[name].combine_chunks()
-    if values.null_count == len(values):
-        return None, None, values.null_count
-    if pa.types.is_boolean(values.type):
-        found = values.drop_null().to_pylist()
-        return pa.scalar(min(found)), pa.scalar(max(found)), values.null_count
-    ends = pc.min_max(values)
-    return ends["min"], ends["max"], values.null_count
+def described(rows: pa.Table) -> DataFile:
+    """Return the descriptor that a file with these rows has."""
+    bounds: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})
+    nulls = {}
+    for field in SCHEMA.fields:
+        values = rows[field.name].combine_chunks()
+        nulls[field.field_id] = values.null_count
+        stored = values.cast(STORED.get(str(field.field_type), values.type)).drop_null().to_pylist()
+        for found, of_bounds in zip((min, max), bounds, strict=True):
+            if stored:
+                of_bounds[field.field_id] = to_bytes(field.field_type, found(stored))
+    counts = dict.fromkeys(nulls, rows.num_rows)
+    return data_file(
+        "a",
+        rows.num_rows,
+        value_counts=counts,
+        null_value_counts=nulls,
+        lower_bounds=bounds[0],
+        upper_bounds=bounds[1],
+    )

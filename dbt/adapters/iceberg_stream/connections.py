@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from multiprocessing.context import SpawnContext
 from pathlib import Path
@@ -106,6 +106,14 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         handle: Handle = self.get_thread_connection().handle
         handle.refresh_token()
         return handle.session
+
+    def turn_of(self, table: QualifiedName) -> AbstractContextManager[None]:
+        """Wait until no other thread merges into a table in its turn, and keep them waiting.
+
+        Args:
+            table: the table.
+        """
+        return self._merges.turn(table)
 
     def merge_in_turn(self) -> None:
         """Let this thread's next merge wait for those of other threads into the same table."""

@@ -469,6 +469,7 @@ class IcebergStreamAdapter(
             note_own_table=connections.note_own_table,
             read_check=connections.read_check,
             database_errors=connections.exception_handler,
+            turn_of=connections.turn_of,
             check_canceled=connections.refuse_if_canceled,
             reach=connections.resources.reach,
             after_commit=after_commit,

@@ -49,6 +49,7 @@ class MaterializationContext:
         read_check: returns what a write of a query's rows to a table must check.
         database_errors: returns a context that converts errors of a statement to dbt's errors; its
             argument is the statement's text.
+        turn_of: waits until no other thread merges into a table in its turn, and lets them wait.
         check_canceled: raises StatementError if the command was canceled.
         reach: which tables the adapter can write in place of Spark.
         after_commit: call it with table and outcome after each commit that Spark did not make. It
@@ -70,6 +71,7 @@ class MaterializationContext:
     note_own_table: Callable[[], None]
     read_check: Callable[[str, QualifiedName], ReadCheck]
     database_errors: Callable[[str], AbstractContextManager[None]]
+    turn_of: Callable[[QualifiedName], AbstractContextManager[None]]
     check_canceled: Callable[[], None]
     reach: StorageReach
     after_commit: Callable[[Name, Outcome], None]
@@ -78,6 +80,14 @@ class MaterializationContext:
     def is_remote(self) -> bool:
         """Return whether Spark is a cluster, closer to the storage than this process."""
         return self.credentials.method == "connect"
+
+    def merge_turn(self, relation: BaseRelation) -> AbstractContextManager[None]:
+        """Wait for merges of other batches into a table, which would conflict with this one's.
+
+        Args:
+            relation: the table.
+        """
+        return self.turn_of(self.catalogs.qualified(self.catalog.name, table_name(relation)))
 
     def read_check_of(self, query: str, relation: BaseRelation) -> ReadCheck:
         """Return what a write of a query's rows must check. Call it before the query runs.

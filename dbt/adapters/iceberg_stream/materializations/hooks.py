@@ -71,15 +71,12 @@ class MaterializationHooks(metaclass=AdapterMeta):
         relation: BaseRelation,
         staging: BaseRelation,
         plan: Mapping[str, Any],
-        unique_key: str | Sequence[str],
         model: Mapping[str, Any],
     ) -> IcebergStreamResponse:
         """Merge by rewriting the files that change, or return why Spark must run the merge."""
         from dbt.adapters.iceberg_stream.materializations.merge import merge_by_rewrite
 
-        return merge_by_rewrite(
-            self.context(relation.database), relation, staging, plan, unique_key, model
-        )
+        return merge_by_rewrite(self.context(relation.database), relation, staging, plan, model)
 
     @available.parse_none
     def merge_few_rows(
@@ -87,15 +84,12 @@ class MaterializationHooks(metaclass=AdapterMeta):
         relation: BaseRelation,
         query: str,
         plan: Mapping[str, Any],
-        unique_key: str | Sequence[str],
         model: Mapping[str, Any],
     ) -> IcebergStreamResponse | None:
         """Merge the rows of a query if they are few; return None if they must be staged."""
         from dbt.adapters.iceberg_stream.materializations.merge_plan import merge_few_rows
 
-        return merge_few_rows(
-            self.context(relation.database), relation, query, plan, unique_key, model
-        )
+        return merge_few_rows(self.context(relation.database), relation, query, plan, model)
 
     @available.parse(lambda *a, **k: True)
     def is_previewed(self, relation: BaseRelation) -> bool:
@@ -380,11 +374,13 @@ class MaterializationHooks(metaclass=AdapterMeta):
                 session.configure({TIME_ZONE: zone})
 
     @available.parse(lambda *a, **k: "")
-    def batch_range_sql(self, relation: BaseRelation, model: Mapping[str, Any]) -> str:
+    def batch_range_sql(
+        self, relation: BaseRelation, model: Mapping[str, Any], alias: str | None = None
+    ) -> str:
         """Return the condition that a row of a microbatch model is in the range of its batch."""
         from dbt.adapters.iceberg_stream.materializations.microbatch import batch_range_sql
 
-        return batch_range_sql(self.get_columns_in_relation(relation), model)
+        return batch_range_sql(self.get_columns_in_relation(relation), model, alias)
 
     @available.parse_none
     def build_seed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,6 @@ def merge_by_rewrite(
     relation: BaseRelation,
     staging: BaseRelation,
     plan: Mapping[str, Any],
-    unique_key: str | Sequence[str],
     model: Mapping[str, Any],
 ) -> IcebergStreamResponse:
     """Merge a staging table by rewriting files, unless Spark must run the merge.
@@ -62,7 +62,6 @@ def merge_by_rewrite(
         relation: the table.
         staging: the new rows.
         plan: the plan of the macro `get_plan`.
-        unique_key: columns that identify a row.
         model: the model's node in dbt's graph.
 
     Returns:
@@ -78,9 +77,9 @@ def merge_by_rewrite(
     metadata = context.catalog.metadata(table_name(relation), history=False)
     if engine == "auto" and not context.reach.includes(context.catalog.name, metadata):
         return _run_by_spark(OUT_OF_REACH)
-    merge_plan = plan_of(context, metadata, plan, unique_key, options)
+    merge_plan = plan_of(context, metadata, plan, options)
     locate, by_sql = None, sql_options(options) or plan.get("matched_when")
-    if by_sql and merge_plan.condition is None:
+    if by_sql and merge_plan.condition is None and "range" not in plan:
         locate = locator(context, relation, staging, plan, merge_plan.deletes)
     query = source_query(staging, plan)
     result = _merge_query(context, relation, merge_plan, options, query, locate)
@@ -269,7 +268,8 @@ def _merge(
 ) -> MergeResult:
     """Merge the rows of a stream."""
     name, write_id = table_name(relation), new_write_id()
-    with context.database_errors(f"merge into {relation}"):
+    turn = context.merge_turn(relation) if plan.deletes is Deletes.SATISFYING else nullcontext()
+    with context.database_errors(f"merge into {relation}"), turn:
         # On a cluster, Spark is closer to the files than this process.
         runner = on_cluster(partial(_map_in_arrow, context)) if context.is_remote else in_threads
         try:

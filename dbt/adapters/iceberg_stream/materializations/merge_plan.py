@@ -58,7 +58,6 @@ def plan_of(
     context: MaterializationContext,
     metadata: Metadata | None,
     plan: Mapping[str, Any],
-    unique_key: str | Sequence[str],
     options: Mapping[str, Any],
 ) -> MergePlan:
     """Return what a model's merge does.
@@ -67,19 +66,23 @@ def plan_of(
         context: what the materialization needs of the adapter.
         metadata: of the table; None if it does not exist.
         plan: the plan of the macro `get_plan`.
-        unique_key: columns that identify a row.
         options: the model's config.
     """
-    of_table = TableColumns(metadata)
-    action = str(options.get("not_matched_by_source_action")).strip().lower()
-    unmatched = Deletes.UNMATCHED if action == "delete" else Deletes.NONE
+    of_table, deletes = TableColumns(metadata), _deletes(plan, options)
     return MergePlan(
-        of_table.keys(unique_key),
+        of_table.keys(plan["unique_key"]),
         tuple(of_table.spelling(column.name) for column in plan["updated"]),
         bool(plan["inserts"]),
-        Deletes.MATCHED if plan.get("replaces") else unmatched,
-        None if unmatched is Deletes.UNMATCHED else _condition(context, of_table, plan, options),
+        deletes,
+        None if deletes is Deletes.UNMATCHED else _condition(context, of_table, plan, options),
     )
+
+
+def _deletes(plan: Mapping[str, Any], options: Mapping[str, Any]) -> Deletes:
+    if plan.get("replaces"):
+        return Deletes.SATISFYING if "range" in plan else Deletes.MATCHED
+    action = str(options.get("not_matched_by_source_action")).strip().lower()
+    return Deletes.UNMATCHED if action == "delete" else Deletes.NONE
 
 
 def _condition(
@@ -89,14 +92,16 @@ def _condition(
     options: Mapping[str, Any],
 ) -> Condition | None:
     """Return the predicates as a condition; None if there are none, or only Spark decides them."""
-    predicates = options.get("predicates") or options.get("incremental_predicates")
+    predicates = options.get("predicates") or options.get("incremental_predicates") or []
+    predicates = [predicates] if isinstance(predicates, str) else [*predicates]
+    predicates += [plan["range"]] if "range" in plan else []
     others = set(sql_options(options)) - set(PREDICATES)
     if not predicates or others or plan.get("matched_when"):
         return None
     from dbt.adapters.iceberg_stream.materializations.row_condition import row_condition
 
     return row_condition(
-        [predicates] if isinstance(predicates, str) else predicates,
+        predicates,
         plan["target"],
         lambda name: (of_table.spelling(name), of_table.type_of(name)),
         lambda sql: context.session().query(sql),
@@ -108,7 +113,6 @@ def merge_few_rows(
     relation: BaseRelation,
     query: str,
     plan: Mapping[str, Any],
-    unique_key: str | Sequence[str],
     model: Mapping[str, Any],
 ) -> IcebergStreamResponse | None:
     """Merge the rows of a model's query without a staging table, if they are few.
@@ -118,7 +122,6 @@ def merge_few_rows(
         relation: the table.
         query: returns the new rows; it runs once.
         plan: the plan of the macro `get_plan`.
-        unique_key: columns that identify a row.
         model: the model's node in dbt's graph.
 
     Returns:
@@ -131,7 +134,7 @@ def merge_few_rows(
     if context.is_remote or options.get("merge_engine") == "spark" or len(split(query)) != 1:
         return None
     metadata = context.catalog.metadata(table_name(relation), history=False)
-    merge_plan = plan_of(context, metadata, plan, unique_key, options)
+    merge_plan = plan_of(context, metadata, plan, options)
     import_later(MERGE)
     if metadata is None or why_spark(merge_plan, options, False, metadata):
         return None

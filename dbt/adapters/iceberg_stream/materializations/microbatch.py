@@ -19,7 +19,9 @@ FORMATS = {
 }
 
 
-def batch_range_sql(columns: Sequence[Column], model: Mapping[str, Any]) -> str:
+def batch_range_sql(
+    columns: Sequence[Column], model: Mapping[str, Any], alias: str | None = None
+) -> str:
     """Return the condition that a row is in the range of a batch.
 
     It selects the same rows in a session of any time zone, as dbt's filter of the inputs does: a
@@ -28,6 +30,7 @@ def batch_range_sql(columns: Sequence[Column], model: Mapping[str, Any]) -> str:
     Args:
         columns: of the table.
         model: the model's node, with its batch.
+        alias: of the table; None for none.
 
     Raises:
         CompilationError: batches are shorter than a day, which the column cannot tell apart.
@@ -41,7 +44,7 @@ def batch_range_sql(columns: Sequence[Column], model: Mapping[str, Any]) -> str:
         )
     start = _literal(batch["event_time_start"], kind)
     end = _literal(batch["event_time_end"], kind)
-    column = quote(name)
+    column = f"{alias}.{quote(name)}" if alias else quote(name)
     return f"{column} >= {start} and {column} < {end}"
 
 

@@ -18,7 +18,9 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.tables.commit import manifests
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries, live_files
+from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.candidates import manifests_of, may_hold
+from dbt.adapters.iceberg_stream.tables.merge.conditions import Comparison, Condition
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
 from dbt.adapters.iceberg_stream.tables.merge.rows import Source
@@ -80,6 +82,46 @@ def test_a_merge_reads_manifests_of_its_partitions(
     assert len(read) == distinct
     assert (15, "new") in rows(lake)
     assert len(rows(lake)) == 5
+
+
+def above(least: int) -> Condition:
+    return Comparison("id", ">", (pa.scalar(least),))
+
+
+@pytest.mark.parametrize("transform", [IdentityTransform(), TruncateTransform(10)])
+def test_a_condition_leaves_out_manifests(
+    lake: IcebergCatalog, read: list[str], transform: Any
+) -> None:
+    """Keys that partition nothing, as they often are."""
+    table(lake, transform, 5, 15, 25, 35, None)
+    source = Source(pa.table({"id": [15, 25], "x": ["x15", "x25"]}), ("x",))
+    plan = MergePlan(("x",), ("id",), True, condition=above(19))
+    RewriteMerge(lake, NAME, source, plan, lambda _: None, "w", {}).run(load(lake))
+    assert len(set(read)) == 2
+    # The row 15 matches none of those that the condition leaves.
+    assert sorted(map(str, rows(lake))) == sorted(
+        map(str, [(5, "x5"), (15, "x15"), (15, "x15"), (25, "x25"), (35, "x35"), (None, "xNone")])
+    )
+
+
+@pytest.mark.parametrize("properties", [{}, {"write.merge.mode": "merge-on-read"}])
+def test_rows_that_satisfy_a_condition_are_replaced(
+    lake: IcebergCatalog, properties: dict[str, str]
+) -> None:
+    make_table(lake, properties=properties)
+    ids = [1, 20, None, 30, 20]
+    insert(lake, pa.table({"id": pa.array(ids, pa.int64()), "x": list("abcde")}))
+    insert(lake, pa.table({"id": [40], "x": ["f"]}))
+    for again in range(2):
+        new = Source(pa.table({"id": [20, 20, 1], "x": ["g", "h", str(again)]}), ("id",))
+        plan = MergePlan(("id",), (), True, Deletes.SATISFYING, above(10))
+        merged = RewriteMerge(lake, NAME, new, plan, lambda _: None, f"w{again}", {}).run(
+            load(lake)
+        )
+        assert (merged.deleted, merged.inserted) == ((2, 3) if again else (4, 3))
+    assert sorted(map(str, rows(lake))) == sorted(
+        map(str, [(1, "a"), (None, "c"), (1, "0"), (20, "g"), (20, "h"), (1, "1")])
+    )
 
 
 def test_null_keys_are_in_the_partition_of_nulls(lake: IcebergCatalog, read: list[str]) -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry
+from pyiceberg.manifest import FileFormat, ManifestContent
 
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
 from dbt.adapters.iceberg_stream.catalog.metadata import has_initial_default
@@ -21,7 +21,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import RewrittenFile, WrittenBatch
 from dbt.adapters.iceberg_stream.tables.commit.live_files import has_deletes, live_entries
-from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import old_file
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.data_files import with_lineage
@@ -139,7 +139,7 @@ class CopyOnWrite:
         if other := next((f for f in old if f.file_format != FileFormat.PARQUET), None):
             reason = f"{other.file_path} is in {other.file_format.value}"
             raise StreamError(_cannot_rewrite(self.base.name, reason))
-        items = [_old_file(target, entries[path], rows) for path, rows in positions.items()]
+        items = [old_file(target, entries[path], rows) for path, rows in positions.items()]
         v3 = metadata["format-version"] >= 3
         schema = file_schema(with_lineage(target.schema)) if v3 else target.file_schema
         new = self._rewrite("table", schema, items)
@@ -180,18 +180,6 @@ class CopyOnWrite:
                 raise StreamError(_cannot_rewrite(self.base.name, error.clause)) from error
             undo.pop_all()
         return [next(iter(changes[item.location].new_files), None) for item in items]
-
-
-def _old_file(target: WriteTarget, entry: ManifestEntry, rows: pa.Int64Array) -> OldFile:
-    file = entry.data_file
-    return OldFile(
-        file.file_path,
-        target.path_of(file.file_path),
-        rows,
-        file[FILE_FIRST_ROW_ID],
-        entry.sequence_number,
-        size=file.file_size_in_bytes,
-    )
 
 
 def _cannot_rewrite(name: Name, reason: str) -> str:

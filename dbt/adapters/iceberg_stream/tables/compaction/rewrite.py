@@ -23,7 +23,6 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, Validation
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
-from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
     current_schema,
     current_snapshot_id,
@@ -33,6 +32,7 @@ from dbt.adapters.iceberg_stream.tables.deletes.equality import is_equality_dele
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     SnapshotFile,
     deleted_rows,
+    old_file,
     snapshot_files,
 )
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
@@ -223,7 +223,7 @@ class _Rewrite:
     ) -> DataFile | None:
         """Write the live rows of some files to one file; return None if there are none."""
         arrow_schema = file_schema(self.schema)
-        items = [_old_file(self.target, item, deleted) for item in group]
+        items = [old_file(self.target, item, deleted[item.data_file.file_path]) for item in group]
         with ThreadPoolExecutor(THREADS, thread_name_prefix="compaction") as pool:
             read = partial(_read, self.target.filesystem(), arrow_schema)
             rows = pa.concat_tables(pool.map(read, items))
@@ -241,18 +241,6 @@ class _Rewrite:
         order = self.target.sort_order.order_id if self.target.sort_columns else None
         in_order = new.row_groups == 1 and old.sort_order_id == order
         return describe_in_place(self.schema, dict(self.target.properties), old, new, in_order)
-
-
-def _old_file(target: WriteTarget, entry: ManifestEntry, deleted: Mapping[str, BitMap]) -> OldFile:
-    file = entry.data_file
-    positions = deleted[file.file_path].to_array()
-    return OldFile(
-        file.file_path,
-        target.path_of(file.file_path),
-        pa.array(positions, pa.uint32()).cast(pa.int64()),
-        file[FILE_FIRST_ROW_ID],
-        entry.sequence_number,
-    )
 
 
 def _read(filesystem: fs.FileSystem, schema: pa.Schema, item: OldFile) -> pa.Table:

@@ -17,6 +17,7 @@ from pyroaring import BitMap
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
+from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
     current_schema,
     file_key,
@@ -33,6 +34,7 @@ from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
 )
 from dbt.adapters.iceberg_stream.tables.files.reader import (
     NotByRewriting,
+    OldFile,
     read_rows,
     require_ids,
 )
@@ -72,6 +74,29 @@ class SnapshotFile:
         """Identify the delete files: files with the same keys have the same deleted rows."""
         files = (*self.own_deletes, *self.shared_deletes)
         return frozenset((file_key(f)[0], _offset(f)) for f in files)
+
+
+def old_file(
+    target: WriteTarget, entry: ManifestEntry | SnapshotFile, dead: BitMap | pa.Int64Array
+) -> OldFile:
+    """Describe a data file for what rewrites it.
+
+    Args:
+        target: the table's storage.
+        entry: the file, as a manifest or a snapshot has it.
+        dead: positions of its deleted rows.
+    """
+    file = entry.file if isinstance(entry, SnapshotFile) else entry.data_file
+    if isinstance(dead, BitMap):
+        dead = pa.array(dead.to_array(), pa.uint32()).cast(pa.int64())
+    return OldFile(
+        file.file_path,
+        target.path_of(file.file_path),
+        dead,
+        file[FILE_FIRST_ROW_ID],
+        entry.sequence_number,
+        size=file.file_size_in_bytes,
+    )
 
 
 def _offset(file: DataFile) -> int | None:

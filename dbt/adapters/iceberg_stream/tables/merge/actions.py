@@ -10,4 +10,6 @@ class Deletes(str, Enum):
 
     NONE = "none"
     MATCHED = "matched"
+    # Those for which the plan's condition holds, whatever their keys are.
+    SATISFYING = "satisfying"
     UNMATCHED = "unmatched"

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache, reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.expressions import (
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    NotEqualTo,
+    Or,
+    Reference,
+)
+from pyiceberg.expressions.literals import literal
+from pyiceberg.expressions.visitors import (
+    _InclusiveMetricsEvaluator,
+    inclusive_projection,
+    manifest_evaluator,
+)
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import VoidTransform
@@ -18,10 +38,23 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.tables.commit.manifests import may_have_partition
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_values
-from dbt.adapters.iceberg_stream.tables.merge.conditions import Condition
+from dbt.adapters.iceberg_stream.tables.merge.conditions import (
+    Combination,
+    Comparison,
+    Condition,
+)
 
 # What Java writes in bounds for bytes that are not UTF-8: such bounds hold for no order.
 REPLACED = "\ufffd"
+COMBINE = {"and": And, "or": Or, "not": Not}
+COMPARE = {
+    "=": EqualTo,
+    "<>": NotEqualTo,
+    "<": LessThan,
+    "<=": LessThanOrEqual,
+    ">": GreaterThan,
+    ">=": GreaterThanOrEqual,
+}
 
 
 def may_hold(rows: pa.Table, keys: Sequence[str], schema: Schema) -> Callable[[DataFile], bool]:
@@ -53,22 +86,46 @@ def may_satisfy(condition: Condition, schema: Schema) -> Callable[[DataFile], bo
         condition: the condition.
         schema: the table's schema.
     """
-    fields = {name: schema.find_field(name) for name in condition.columns}
-    types = {name: schema_to_pyarrow(field.field_type) for name, field in fields.items()}
+    numbers = [schema.find_field(name).field_id for name in condition.columns]
+    by_metrics = _InclusiveMetricsEvaluator(schema, _expression(condition))
 
     def test(file: DataFile) -> bool:
-        def bounds(name: str) -> tuple[pa.Scalar | None, pa.Scalar | None, int | None]:
-            field = fields[name]
-            found = [_bound(file.lower_bounds, field), _bound(file.upper_bounds, field)]
-            nulls = (file.null_value_counts or {}).get(field.field_id)
-            if None in found or any(isinstance(b, str) and REPLACED in b for b in found):
-                return None, None, nulls
-            lower, upper = (pa.scalar(bound, types[name]) for bound in found)
-            return lower, upper, nulls
-
-        return condition.may_hold(bounds)
+        bounds = {**(file.lower_bounds or {}), **(file.upper_bounds or {})}
+        replaced = any(REPLACED.encode() in bounds.get(number, b"") for number in numbers)
+        return replaced or by_metrics.eval(file)
 
     return test
+
+
+def manifests_that_may_satisfy(
+    condition: Condition, metadata: Metadata
+) -> Callable[[ManifestFile], bool]:
+    """Return a test of manifests: whether a condition may hold in a partition of their files.
+
+    Args:
+        condition: the condition.
+        metadata: table metadata.
+    """
+    schema, expression = current_schema(metadata), _expression(condition)
+
+    @cache
+    def of_spec(spec_id: int) -> Callable[[ManifestFile], bool]:
+        spec = partition_spec(metadata, spec_id)
+        return manifest_evaluator(spec, schema, inclusive_projection(schema, spec)(expression))
+
+    return lambda manifest: of_spec(manifest.partition_spec_id)(manifest)
+
+
+def _expression(condition: Condition) -> BooleanExpression:
+    """Return a condition as PyIceberg has it."""
+    if isinstance(condition, Combination):
+        return COMBINE[condition.operator](*map(_expression, condition.parts))
+    assert isinstance(condition, Comparison)
+    column = Reference(condition.column)
+    if condition.operator == "is null":
+        return IsNull(term=column)
+    compare = COMPARE["=" if condition.operator == "in" else condition.operator]
+    return reduce(Or, (compare(column, literal(value.as_py())) for value in condition.values))
 
 
 def manifests_of(

@@ -6,7 +6,7 @@ Worker code: the standard library and PyArrow only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -22,9 +22,6 @@ COMPARE = {
     ">=": pc.greater_equal,
 }
 COMBINE = {"and": pc.and_kleene, "or": pc.or_kleene}
-# The lower and the upper bound of a file's values, as scalars of the column's type, and the number
-# of nulls; None for what is unknown.
-Bounds = Callable[[str], tuple[pa.Scalar | None, pa.Scalar | None, int | None]]
 
 
 class Condition(ABC):
@@ -38,10 +35,6 @@ class Condition(ABC):
     @abstractmethod
     def holds(self, rows: pa.Table) -> pa.BooleanArray:
         """Return for which rows it holds; null where that is unknown."""
-
-    @abstractmethod
-    def may_hold(self, bounds: Bounds) -> bool:
-        """Return whether it may hold for a row of a file."""
 
 
 @dataclass(frozen=True)
@@ -72,25 +65,6 @@ class Comparison(Condition):
             return reduce(pc.or_kleene, each)
         return COMPARE[self.operator](values, self.values[0])
 
-    def may_hold(self, bounds: Bounds) -> bool:
-        lower, upper, nulls = bounds(self.column)
-        if self.operator == "is null":
-            return nulls != 0
-        if lower is None or upper is None or self.operator == "<>":
-            return True
-        return any(self._may_equal(value, lower, upper) for value in self.values)
-
-    def _may_equal(self, value: pa.Scalar, lower: pa.Scalar, upper: pa.Scalar) -> bool:
-        """Return whether a value within the bounds compares so with a constant."""
-        checks = []
-        if self.operator != ">" and self.operator != ">=":
-            checks.append(pc.less(lower, value) if self.operator == "<" else _at_most(lower, value))
-        if self.operator != "<" and self.operator != "<=":
-            checks.append(
-                pc.greater(upper, value) if self.operator == ">" else _at_most(value, upper)
-            )
-        return all(check.as_py() for check in checks)
-
 
 @dataclass(frozen=True)
 class Combination(Condition):
@@ -113,13 +87,3 @@ class Combination(Condition):
         return (
             pc.invert(each[0]) if self.operator == "not" else reduce(COMBINE[self.operator], each)
         )
-
-    def may_hold(self, bounds: Bounds) -> bool:
-        if self.operator == "not":
-            return True
-        combine = all if self.operator == "and" else any
-        return combine(part.may_hold(bounds) for part in self.parts)
-
-
-def _at_most(left: pa.Scalar, right: pa.Scalar) -> pa.BooleanScalar:
-    return pc.less_equal(left, right)

@@ -140,6 +140,8 @@ class FileRewrite:
         count = parquet.metadata.num_rows
         if file.is_located:
             matches, gone = Matches(file.in_file, file.in_source), file.gone
+        elif self.deletes is Deletes.SATISFYING:
+            matches, gone = NO_MATCHES, self._satisfying(parquet, file)
         else:
             matches = without(self._matches(parquet, source), file.dead)
             gone = self._deleted(count, file, matches)
@@ -158,6 +160,13 @@ class FileRewrite:
         rows = read_rows(parquet, self._only([*names]))
         matches = source.match(rows.select(source.keys))
         return matches.only(self.condition.holds(rows.take(matches.in_file)).fill_null(False))
+
+    def _satisfying(self, parquet: pq.ParquetFile, file: OldFile) -> pa.Int64Array:
+        """Return the positions of the rows for which the condition holds."""
+        assert self.condition is not None
+        holds = self.condition.holds(read_rows(parquet, self._only(self.condition.columns)))
+        positions = pc.indices_nonzero(holds.fill_null(False)).cast(pa.int64())
+        return positions.filter(pc.invert(pc.is_in(positions, value_set=file.dead)))
 
     def _deleted(self, count: int, file: OldFile, matches: Matches) -> pa.Int64Array:
         """Return the positions of the rows that the write deletes."""

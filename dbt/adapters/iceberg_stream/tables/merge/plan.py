@@ -36,7 +36,8 @@ class MergePlan:
         updates: columns of a matched row that get the source's values, if one differs.
         inserts: whether rows without a match are inserted; all rows, if matched ones are deleted.
         deletes: which rows of the table are deleted instead of updated.
-        condition: on the table's rows, without which none of them matches; None for none.
+        condition: on the table's rows, without which none of them matches, or is deleted; None for
+            none.
     """
 
     keys: tuple[str, ...]
@@ -48,7 +49,7 @@ class MergePlan:
     @property
     def replaces(self) -> bool:
         """Return whether the source's rows, with any keys, take the place of the matched rows."""
-        return self.inserts and self.deletes is Deletes.MATCHED
+        return self.inserts and self.deletes in (Deletes.MATCHED, Deletes.SATISFYING)
 
 
 def why_spark(
@@ -65,6 +66,8 @@ def why_spark(
     used = sql_options(options)
     if used and not locates and plan.condition is None:
         return f"{used[0]} is an SQL expression"
+    if plan.deletes is Deletes.SATISFYING and plan.condition is None:
+        return "only Spark decides which rows are replaced"
     if options.get("not_matched_by_source_action") and plan.deletes is Deletes.NONE:
         return "not_matched_by_source_action updates rows"
     if reason := why_spark_writes(metadata):

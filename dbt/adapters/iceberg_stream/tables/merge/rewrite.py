@@ -28,7 +28,6 @@ from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change,
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
-from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.deletes.equality import is_equality_delete
@@ -38,6 +37,7 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     UnsupportedFile,
     bitmap,
     deleted_rows,
+    old_file,
     snapshot_files,
 )
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
@@ -48,6 +48,7 @@ from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.candidates import (
     manifests_of,
+    manifests_that_may_satisfy,
     may_hold,
     may_satisfy,
 )
@@ -233,20 +234,11 @@ class RewriteMerge:
         located: Located | None,
     ) -> list[OldFile]:
         dead = deleted_rows(base, files)
-        found = {} if located is None else {p: vars(rows) for p, rows in located.files.items()}
-        return [
-            OldFile(
-                item.path,
-                target.path_of(item.path),
-                pa.array(dead[item.path].to_array(), pa.uint32()).cast(pa.int64()),
-                item.file[FILE_FIRST_ROW_ID],
-                item.sequence_number,
-                located is not None,
-                size=item.file.file_size_in_bytes,
-                **found.get(item.path, {}),
-            )
-            for item in files
-        ]
+        old = [old_file(target, item, dead[item.path]) for item in files]
+        if located is None:
+            return old
+        found = {path: vars(rows) for path, rows in located.files.items()}
+        return [replace(file, is_located=True, **found.get(file.location, {})) for file in old]
 
     def _summarize(
         self, files: dict[str, SnapshotFile], changed: list[SnapshotFile], inserted: int
@@ -302,16 +294,20 @@ class RewriteMerge:
         """Return a test of data files: whether the merge may change their rows."""
         if self.plan.deletes is Deletes.UNMATCHED:
             return lambda file: True
-        keys = may_hold(self.source.rows, self.plan.keys, target.schema)
-        if self.plan.condition is None:
-            return keys
-        of_rows = may_satisfy(self.plan.condition, target.schema)
-        return lambda file: of_rows(file) and keys(file)
+        tests = []
+        if self.plan.condition is not None:
+            tests.append(may_satisfy(self.plan.condition, target.schema))
+        if self.plan.deletes is not Deletes.SATISFYING:
+            tests.append(may_hold(self.source.rows, self.plan.keys, target.schema))
+        return lambda file: all(test(file) for test in tests)
 
     def _manifest_test(self, metadata: Metadata) -> Callable[[ManifestFile], bool]:
-        if self.plan.deletes is Deletes.UNMATCHED:
-            return lambda manifest: True
-        return manifests_of(self.source.rows, self.plan.keys, metadata)
+        tests = []
+        if self.plan.condition is not None:
+            tests.append(manifests_that_may_satisfy(self.plan.condition, metadata))
+        if self.plan.deletes not in (Deletes.UNMATCHED, Deletes.SATISFYING):
+            tests.append(manifests_of(self.source.rows, self.plan.keys, metadata))
+        return lambda manifest: all(test(manifest) for test in tests)
 
     def _change(
         self,

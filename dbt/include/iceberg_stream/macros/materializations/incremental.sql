@@ -40,7 +40,8 @@
 
 {% macro iceberg_stream__apply_increment(relation, select, strategy, make_sql, layout) %}
   {%- set overriding = iceberg_stream__get_overriding_macro(strategy, make_sql) -%}
-  {%- set merges = strategy in ('merge', 'delete+insert') and not overriding -%}
+  {%- set merges = not overriding and (strategy in ('merge', 'delete+insert')
+        or (strategy == 'microbatch' and not iceberg_stream__replaces_whole_files(relation))) -%}
   {%- if merges and iceberg_stream__merge_few_rows(relation, select, strategy) -%}
     {{ return(none) }}
   {%- endif -%}
@@ -63,11 +64,11 @@
       'dest_columns': changed or adapter.get_columns_in_relation(relation),
       'incremental_predicates': config.get('predicates') or config.get('incremental_predicates'),
   } -%}
-  {%- if merges -%}
+  {%- if merges and strategy != 'microbatch' -%}
     {% do iceberg_stream__check_keys(staging, arguments['dest_columns']) %}
   {%- endif -%}
   {%- set rewritten = adapter.merge_by_rewrite(
-      relation, staging, iceberg_stream__get_plan(strategy, arguments), config.get('unique_key'), model) if merges -%}
+      relation, staging, iceberg_stream__get_plan(strategy, arguments), model) if merges -%}
   {%- set sql = make_sql(arguments) -%}
   {%- set by_spark = not rewritten or rewritten.merge_engine == 'spark' -%}
   {%- if by_spark and merges and strategy == 'merge' and not iceberg_stream__merge_changes_anything(arguments) -%}
@@ -114,6 +115,8 @@
 {% macro iceberg_stream__get_plan(strategy, arg_dict) %}
   {%- if strategy == 'delete+insert' -%}
     {{ return(iceberg_stream__get_delete_insert_plan(arg_dict)) }}
+  {%- elif strategy == 'microbatch' -%}
+    {{ return(iceberg_stream__get_microbatch_plan(arg_dict)) }}
   {%- endif -%}
   {{ return(iceberg_stream__get_merge_plan(arg_dict)) }}
 {% endmacro %}
@@ -176,7 +179,7 @@
     {% do iceberg_stream__check_named_columns(select, arguments['dest_columns']) %}
   {%- endif -%}
   {%- set merged = adapter.merge_few_rows(
-      relation, query, iceberg_stream__get_plan(strategy, arguments), config.get('unique_key'), model) -%}
+      relation, query, iceberg_stream__get_plan(strategy, arguments), model) -%}
   {%- if merged -%}
     {% do store_result('main', response=merged, agate_table=none) %}
     {% do write(query) %}

@@ -74,7 +74,7 @@
     {%- endcall %}
   {%- else -%}
     {%- set plan = iceberg_stream__get_snapshot_plan(relation, columns) -%}
-    {%- set rewritten = adapter.merge_by_rewrite(relation, staging, plan, columns.dbt_scd_id, model) if not own -%}
+    {%- set rewritten = adapter.merge_by_rewrite(relation, staging, plan, model) if not own -%}
     {% do iceberg_stream__run_merge(merge, rewritten) %}
   {%- endif -%}
   {% do adapter.drop_relation(staging) %}
@@ -133,6 +133,7 @@
   {%- set current = adapter.as_operand(config.get('dbt_valid_to_current')) -%}
   {%- set is_current = valid_to ~ ' is null' ~ (' or ' ~ valid_to ~ ' = ' ~ current if current else '') -%}
   {{ return({
+      'unique_key': names.dbt_scd_id,
       'target': 'DBT_INTERNAL_DEST',
       'source': 'DBT_INTERNAL_SOURCE',
       'on': on | join(' and '),

@@ -22,6 +22,7 @@
   {%- endfor -%}
   {%- set on = on + iceberg_stream__get_predicate_list(arg_dict['incremental_predicates']) -%}
   {{ return({
+      'unique_key': arg_dict['unique_key'],
       'target': 'DBT_INTERNAL_DEST',
       'source': 'DBT_INTERNAL_SOURCE',
       'keys': '(select ' ~ keys | join(', ') ~ ' from ' ~ arg_dict['temp_relation'] ~ ')',

@@ -18,6 +18,7 @@
     {%- do update_when.append(adapter.as_operand(config.get('matched_condition'))) -%}
   {%- endif -%}
   {{ return({
+      'unique_key': arg_dict['unique_key'],
       'target': target,
       'source': source,
       'on': on | join(' and '),

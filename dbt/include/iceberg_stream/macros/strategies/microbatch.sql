@@ -6,8 +6,7 @@
   {%- set column = iceberg_stream__quote_key(event_time) -%}
   {%- set range = adapter.batch_range_sql(relation, model) -%}
   {%- set columns = adapter.get_columns_in_relation(relation) -%}
-  {%- set is_aligned = adapter.range_is_aligned(relation, event_time, config.get('batch_size')) -%}
-  {%- if is_aligned and iceberg_stream__has_same_structs(columns, arg_dict['temp_relation']) -%}
+  {%- if iceberg_stream__replaces_whole_files(relation) and iceberg_stream__has_same_structs(columns, arg_dict['temp_relation']) -%}
     {#- This statement matches columns, and fields of structs, by their positions. -#}
     insert into {{ relation.render() }} replace where {{ range }}
     select {{ iceberg_stream__get_quoted_names(columns) }} from {{ arg_dict['temp_relation'].render() }}
@@ -16,6 +15,23 @@
     {{ iceberg_stream__get_delete_insert_sql(arg_dict, [event_time], keys) }}
   {%- endif -%}
 {%- endmacro %}
+
+{#- Whether a batch is a set of whole files, which its statement replaces by metadata alone. -#}
+{% macro iceberg_stream__replaces_whole_files(relation) %}
+  {{ return(adapter.range_is_aligned(relation, config.get('event_time'), config.get('batch_size'))) }}
+{% endmacro %}
+
+{#- Return the plan by which the adapter does the same where files have to be rewritten. -#}
+{% macro iceberg_stream__get_microbatch_plan(arg_dict) %}
+  {{ return({
+      'unique_key': config.get('event_time'),
+      'target': 'DBT_INTERNAL_DEST',
+      'range': adapter.batch_range_sql(arg_dict['target_relation'], model, 'DBT_INTERNAL_DEST'),
+      'updated': [],
+      'inserts': true,
+      'replaces': true,
+  }) }}
+{% endmacro %}
 
 {% macro iceberg_stream__has_same_structs(columns, source) -%}
   {%- set structs = {} -%}
