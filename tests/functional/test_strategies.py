@@ -98,6 +98,7 @@ BATCHES = """
 {{{{ config(materialized='incremental', incremental_strategy='microbatch', event_time='at',
     batch_size='day', begin='2024-01-01', {partition}) }}}}
 select id, at, '{{{{ var("run", "first") }}}}' as run from {{{{ ref('events') }}}}
+where id >= {{{{ var("least", 0) }}}}
 """
 
 
@@ -120,6 +121,9 @@ class TestMicrobatch:
         run_dbt(["run", "--select", name, "--vars", "run: second", *day])
         actual = rows(project, f"select id, run from {{schema}}.{name} order by id")
         assert actual == [(0, "first"), (1, "second"), (2, "first"), (3, "first")]
+        run_dbt(["run", "--select", name, "--vars", "{run: third, least: 9}", *day])
+        actual = rows(project, f"select id from {{schema}}.{name} order by id")
+        assert actual == [(0,), (2,), (3,)]
         last = next(project.adapter.catalog.snapshots((project.test_schema, name)))
         assert ("spark.app.id" in last.properties) == (name != "unaligned")
 

@@ -9,7 +9,7 @@ from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 
 STRATEGIES = ("append", "merge", "delete+insert", "insert_overwrite", "microbatch")
 # Those whose rows the adapter can change by rewriting files.
-REWRITING_STRATEGIES = ("merge", "delete+insert")
+REWRITING_STRATEGIES = ("merge", "delete+insert", "microbatch")
 # Of a snapshot: all versions of a table that Iceberg still has.
 HISTORY = "iceberg_history"
 SCHEMA_CHANGES = ("ignore", "fail", "append_new_columns", "sync_all_columns")
@@ -77,8 +77,8 @@ def incremental_errors(config: Mapping[str, Any]) -> list[str]:
         errors.append(must_be_one_of("merge_engine", engine, MERGE_ENGINES))
     elif engine and strategy in STRATEGIES and strategy not in REWRITING_STRATEGIES:
         errors.append(
-            "`merge_engine` can only be used with `incremental_strategy: merge` or "
-            f"`delete+insert`, not with {strategy}"
+            "`merge_engine` can only be used with `incremental_strategy: merge`, "
+            f"`delete+insert` or `microbatch`, not with {strategy}"
         )
     if strategy == "delete+insert" and not config.get("unique_key"):
         errors.append(

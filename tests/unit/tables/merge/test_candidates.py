@@ -119,9 +119,8 @@ def test_rows_that_satisfy_a_condition_are_replaced(
             load(lake)
         )
         assert (merged.deleted, merged.inserted) == ((2, 3) if again else (4, 3))
-    assert sorted(map(str, rows(lake))) == sorted(
-        map(str, [(1, "a"), (None, "c"), (1, "0"), (20, "g"), (20, "h"), (1, "1")])
-    )
+    rest = [(1, "a"), (None, "c"), (1, "0"), (1, "1")]
+    assert sorted(map(str, rows(lake))) == sorted(map(str, [*rest, (20, "g"), (20, "h")]))
 
 
 def test_null_keys_are_in_the_partition_of_nulls(lake: IcebergCatalog, read: list[str]) -> None:

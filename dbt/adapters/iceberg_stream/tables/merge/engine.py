@@ -90,7 +90,7 @@ def merge(
         source = Source(rows, plan.keys)
         if not plan.replaces and source.duplicates():
             raise DuplicateKeys
-        if not rows.num_rows and plan.deletes is not Deletes.UNMATCHED:
+        if not rows.num_rows and plan.deletes in (Deletes.NONE, Deletes.MATCHED):
             return MergeResult()
         rewrite = RewriteMerge(
             catalog,
