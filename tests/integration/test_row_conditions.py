@@ -53,9 +53,14 @@ CONSTANTS: dict[str, list[str]] = {
     "boolean": ["(true)"],
     "int": ["1 + 2", "3L", "-(1)", "cast('3' as int)"],
     "bigint": ["3", "2 * 2"],
-    "date": ["'2026-01-30'", "date_sub(date'2026-02-01', 2)", "current_date", "current_date()"],
+    "date": ["'2026-01-30'", "date_sub(date'2026-02-01', 2)", "current_date", "current_date()"]
+    + ["date'10000-01-01'", "date'0001-01-01' - interval 2 years"],
     "string": ["'b'"],
-    "timestamp": ["'2026-03-29 03:30:00'", "timestamp'2026-03-29 03:30:00+02:00'"],
+    "timestamp": [
+        "timestamp'+10000-01-01 00:00:00'",
+        "'2026-03-29 03:30:00'",
+        "timestamp'2026-03-29 03:30:00+02:00'",
+    ],
     "timestamp_ntz": [
         "'2026-03-29 02:30:00'",
         "date_trunc('DAY', timestamp_ntz'2026-03-29 01:00')",

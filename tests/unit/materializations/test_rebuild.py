@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from click import Option
 from dbt.cli.option_types import SampleType
 from dbt.event_time.sample_window import SampleWindow
@@ -18,24 +19,48 @@ def manifest(**parents: str) -> dict[str, Any]:
     """A manifest of models in the schema `s`, each with the names of its parents."""
     nodes = {
         name: {"resource_type": "model", "schema": "s", "name": name, "fqn": ["shop", name]}
+        | {"package_name": "shop", "original_file_path": f"models/{name}.sql"}
         for name in parents
     }
     nodes["a_test"] = {"resource_type": "test", "schema": "t", "name": "a", "fqn": ["shop", "t"]}
     children = {name: [n for n, of in parents.items() if name in of.split()] for name in parents}
-    return {"nodes": nodes, "child_map": {**children, "a": [*children["a"], "a_test", "exposure"]}}
+    return {
+        "metadata": {"project_name": "shop"},
+        "nodes": nodes,
+        "child_map": {**children, "a": [*children["a"], "a_test", "exposure"]},
+    }
 
 
 def test_descendants_of_the_build_are_built_again() -> None:
     shop = manifest(a="", ephemeral="a", c="ephemeral", not_staged="a", other="")
     staged = {("s", "a"), ("s", "c"), ("s", "other")}
-    assert list(nodes_to_rebuild(shop, [("s", "a")], staged)) == ["fqn:shop.a", "fqn:shop.c"]
+    assert list(nodes_to_rebuild(shop, [("s", "a")], staged)) == [
+        "fqn:shop.a,path:models/a.sql",
+        "fqn:shop.c,path:models/c.sql",
+    ]
 
 
 def test_tables_are_named_by_their_alias() -> None:
     shop = manifest(a="")
     shop["nodes"]["a"]["alias"] = "b"
-    assert list(nodes_to_rebuild(shop, [("s", "b")], {("s", "b")})) == ["fqn:shop.a"]
+    (selector,) = nodes_to_rebuild(shop, [("s", "b")], {("s", "b")})
+    assert selector == "fqn:shop.a,path:models/a.sql"
     assert list(nodes_to_rebuild(shop, [("s", "a")], {("s", "a")})) == []
+
+
+@pytest.mark.parametrize(
+    ("of_node", "selector"),
+    [
+        ({"original_file_path": "models/[a]*.sql"}, "fqn:shop.a,path:models/[[]a][*].sql"),
+        ({"original_file_path": "models/of a/a.sql"}, "fqn:shop.a"),
+        ({"original_file_path": "models/a,b/a.sql"}, "fqn:shop.a"),
+        ({"package_name": "other", "fqn": ["other", "a"]}, "fqn:other.a"),
+    ],
+)
+def test_selectors(of_node: dict[str, Any], selector: str) -> None:
+    shop = manifest(a="")
+    shop["nodes"]["a"] |= of_node
+    assert list(nodes_to_rebuild(shop, [("s", "a")], {("s", "a")})) == [selector]
 
 
 def test_arguments() -> None:

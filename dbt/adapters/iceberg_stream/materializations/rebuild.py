@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import subprocess
@@ -78,7 +79,19 @@ def nodes_to_rebuild(
             ahead += [child for child in manifest["child_map"][node] if child in names]
     for node in sorted(reached):
         if names[node] in staged:
-            yield "fqn:" + ".".join(manifest["nodes"][node]["fqn"])
+            yield _selector(manifest["nodes"][node], manifest["metadata"]["project_name"])
+
+
+def _selector(node: Mapping[str, Any], project: str) -> str:
+    """Return what selects a node and no other one.
+
+    For dbt, the name of a model is also that of all models in a folder of this name.
+    """
+    name, path = map(glob.escape, (".".join(node["fqn"]), node["original_file_path"]))
+    # Paths are those of the project; a selector ends at a blank, and a part of it at a comma.
+    if node["package_name"] != project or set(path) & set(" ,"):
+        return f"fqn:{name}"
+    return f"fqn:{name},path:{path}"
 
 
 def dbt_arguments(arguments: Any, models: Collection[str]) -> list[str]:

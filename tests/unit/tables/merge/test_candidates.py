@@ -11,8 +11,15 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform
-from pyiceberg.types import NestedField, StringType
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    IdentityTransform,
+    Transform,
+    TruncateTransform,
+    YearTransform,
+)
+from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.tables.commit import manifests
@@ -102,6 +109,21 @@ def test_a_condition_leaves_out_manifests(
     assert sorted(map(str, rows(lake))) == sorted(
         map(str, [(5, "x5"), (15, "x15"), (15, "x15"), (25, "x25"), (35, "x35"), (None, "xNone")])
     )
+
+
+@pytest.mark.parametrize("transform", [YearTransform(), DayTransform(), IdentityTransform()])
+def test_years_that_python_does_not_have(lake: IcebergCatalog, transform: Any) -> None:
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "d", DateType(), required=False),
+    )
+    make_table(lake, schema=schema, spec=PartitionSpec(PartitionField(2, 1000, transform, "p")))
+    insert(lake, pa.table({"id": [1], "d": pa.array([20000], pa.date32())}))
+    day = pa.scalar(4_000_000, pa.int32()).cast(pa.date32())
+    new = Source(pa.table({"id": [1], "d": pa.array([20001], pa.date32())}), ("id",))
+    plan = MergePlan(("id",), ("d",), True, condition=Comparison("d", "<", (day,)))
+    merged = RewriteMerge(lake, NAME, new, plan, lambda _: None, "w", {}).run(load(lake))
+    assert (merged.updated, merged.inserted) == (1, 0)
 
 
 @pytest.mark.parametrize("properties", [{}, {"write.merge.mode": "merge-on-read"}])

@@ -23,7 +23,7 @@ from pyiceberg.expressions import (
     Or,
     Reference,
 )
-from pyiceberg.expressions.literals import literal
+from pyiceberg.expressions.literals import DateLiteral, Literal, TimestampLiteral, literal
 from pyiceberg.expressions.visitors import (
     _InclusiveMetricsEvaluator,
     inclusive_projection,
@@ -111,7 +111,11 @@ def manifests_that_may_satisfy(
     @cache
     def of_spec(spec_id: int) -> Callable[[ManifestFile], bool]:
         spec = partition_spec(metadata, spec_id)
-        return manifest_evaluator(spec, schema, inclusive_projection(schema, spec)(expression))
+        try:
+            of_partitions = inclusive_projection(schema, spec)(expression)
+        except (OverflowError, ValueError):
+            return lambda manifest: True  # Python has no dates of these years
+        return manifest_evaluator(spec, schema, of_partitions)
 
     return lambda manifest: of_spec(manifest.partition_spec_id)(manifest)
 
@@ -125,7 +129,16 @@ def _expression(condition: Condition) -> BooleanExpression:
     if condition.operator == "is null":
         return IsNull(term=column)
     compare = COMPARE["=" if condition.operator == "in" else condition.operator]
-    return reduce(Or, (compare(column, literal(value.as_py())) for value in condition.values))
+    return reduce(Or, (compare(column, _literal(value)) for value in condition.values))
+
+
+def _literal(value: pa.Scalar) -> Literal[Any]:
+    """Return a constant as PyIceberg has it; dates and times as numbers, for years of any size."""
+    if pa.types.is_date(value.type):
+        return DateLiteral(value.cast(pa.int32()).as_py())
+    if pa.types.is_timestamp(value.type):
+        return TimestampLiteral(value.cast(pa.int64()).as_py())
+    return literal(value.as_py())
 
 
 def manifests_of(
