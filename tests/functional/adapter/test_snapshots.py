@@ -24,6 +24,7 @@ from dbt.tests.adapter.simple_snapshot.test_various_configs import (
 from dbt.tests.util import run_sql_with_adapter
 
 
+@pytest.mark.slow
 class TestSnapshotNewRecordCheckMode(BaseSnapshotNewRecordCheckMode):
     pass
 
@@ -44,6 +45,7 @@ class TestSnapshotNewColumnTimestampStrategy(BaseSnapshotNewColumnTimestampStrat
     pass
 
 
+@pytest.mark.slow
 class TestSnapshotNewColumnSpecificCheckCols(BaseSnapshotNewColumnSpecificCheckCols):
     pass
 
@@ -64,6 +66,7 @@ class TestSnapshotColumnNames(BaseSnapshotColumnNames):
     pass
 
 
+@pytest.mark.slow
 class TestSnapshotColumnNamesFromDbtProject(BaseSnapshotColumnNamesFromDbtProject):
     pass
 
@@ -73,6 +76,7 @@ class TestSnapshotInvalidColumnNames(BaseSnapshotInvalidColumnNames):
 
 
 # Our times have a zone, and rows come in no order unless one is asked for.
+@pytest.mark.slow
 class TestSnapshotDbtValidToCurrent(BaseSnapshotDbtValidToCurrent):
     @pytest.fixture(autouse=True)
     def ordered_naive_rows(self, monkeypatch):

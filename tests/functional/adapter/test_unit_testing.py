@@ -23,6 +23,7 @@ class TestUnitTestQuotedReservedWordColumnNames(BaseUnitTestQuotedReservedWordCo
 
 
 # Spark's literals and types.
+@pytest.mark.slow
 class TestUnitTestingTypes(BaseUnitTestingTypes):
     @pytest.fixture
     def data_types(self):
