@@ -48,7 +48,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
         {"staged"},
         {"nodes"},
         {"commands"},
-        {"aliases", "settings"},
+        {"aliases", "deferred", "settings"},
         {"names"},
         {"errors"},
     ),

@@ -217,7 +217,7 @@ def test_what_runs_after_the_publication(tmp_path: Path) -> None:
     assert not run.waits("call lake.system.rewrite_data_files('s.another')")
     assert not run.waits(f"select '{'.'.join(NAME)}'")
     lake.put_view(staged_name(NAME, "pr"), VIEW)
-    run.defer(lambda: done.append("maintenance"))
+    run.deferred.add(lambda: done.append("maintenance"))
     run.on_event(ended("v", "success"))
     run.finish()
     with pytest.raises(BuildError, match="(?s)`pr` is published, but what runs .* the hook raises"):

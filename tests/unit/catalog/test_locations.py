@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pyarrow as pa
@@ -113,6 +114,9 @@ def test_a_view_that_is_dropped_leaves_no_folder(tmp_path: Path) -> None:
     folder = tmp_path / "warehouse" / "s" / "v"
     written, _ = (folder / "metadata").iterdir()
     written.with_name(f".{written.name}.crc").write_text("as Spark writes")
+    # Spark compresses the file of a new view.
+    compressed = written.with_name("00000-0.gz.metadata.json")
+    compressed.write_bytes(gzip.compress(written.read_bytes()))
     lake.unregister(("s", "v"))
     assert not folder.exists()
     lake.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from pyiceberg.table.update import SetPropertiesUpdate
 from tenacity import (
@@ -56,6 +57,8 @@ from dbt.adapters.iceberg_stream.tables.drop import Drop, run_drops
 logger = Logger()
 
 ATTEMPTS = 10
+# How often models are built again whose published tables change meanwhile.
+REBUILDS = 3
 
 
 @dataclass(frozen=True)
@@ -331,3 +334,56 @@ def _clean_up(
         # Such as another process that drops them, too.
         build = tables[0].build
         logger.warning(f"The build `{build}` is published, but not dropped: {reason(error)}")
+
+
+def publish_or_rebuild(
+    catalog: IcebergCatalog,
+    build: str,
+    relations: Mapping[Name, str],
+    catalogs: Catalogs,
+    rebuild: Callable[[Collection[Name], Collection[Name]], None] | None,
+) -> Publication:
+    """Publish a build, and build models again whose published tables change meanwhile.
+
+    Args:
+        catalog: the catalog of the build.
+        build: name of the build.
+        relations: published names and kinds of its relations.
+        catalogs: catalogs whose tables may reference files of the build.
+        rebuild: builds models again, from the published names of their tables and of all relations
+            of the build; None if a conflict with another writer is an error.
+
+    Raises:
+        The errors of `publish`; BuildConflict if tables change again and again.
+    """
+    for rebuilds_left in reversed(range(REBUILDS + 1)):
+        try:
+            return publish(catalog, build, relations.items(), catalogs)
+        except BuildConflict as conflict:
+            if rebuild is None or not rebuilds_left:
+                raise
+            logger.info(
+                f"{conflict.reasons}\nTheir models are built again, then the build is published."
+            )
+            rebuild(conflict.names, relations)
+    raise AssertionError("the last conflict is raised")
+
+
+def published_text(publication: Publication) -> str:
+    """Return a sentence about a published build.
+
+    Args:
+        publication: what was published.
+    """
+    count = len(publication.tables)
+    parts = [f"{count} table{'' if count == 1 else 's'} in one commit"] if count else []
+    if views := len(publication.views):
+        parts.append(f"{views} view{'' if views == 1 else 's'}")
+    if unchanged := len(publication.unchanged):
+        parts.append(f"{unchanged} unchanged")
+    at = datetime.fromtimestamp(publication.timestamp_ms / 1000, tz=timezone.utc)
+    return (
+        f"Published the build `{publication.build}` in {publication.seconds:.1f} s: "
+        f"{', '.join(parts)}. To read all tables as published now, add `timestamp as of "
+        f"'{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}Z'`."
+    )

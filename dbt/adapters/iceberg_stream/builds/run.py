@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dbt_common.exceptions import DbtRuntimeError
 
@@ -16,7 +15,8 @@ from dbt.adapters.iceberg_stream.builds.commands import (
     record_properties,
     unresolved,
 )
-from dbt.adapters.iceberg_stream.builds.errors import BuildConflict, BuildError
+from dbt.adapters.iceberg_stream.builds.deferred import Deferred
+from dbt.adapters.iceberg_stream.builds.errors import BuildError
 from dbt.adapters.iceberg_stream.builds.names import (
     node_titles,
     split_staged,
@@ -32,18 +32,16 @@ from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 
-if TYPE_CHECKING:
-    from dbt.adapters.iceberg_stream.builds.publish import Publication
-
 logger = Logger()
 
-# How often a run builds models again whose published tables change meanwhile.
-REBUILDS = 3
 TABLE, VIEW = "table", "view"
 
 
 class BuildRun:
     """The build of one command: which relations it has staged, and which nodes failed.
+
+    Attributes:
+        deferred: what runs after the build is published.
 
     Args:
         settings: the build.
@@ -53,8 +51,7 @@ class BuildRun:
             and with its views.
         note: notes the build for `dbt retry`, whether the command was interrupted, and whether the
             build has relations after it.
-        rebuild: builds models again, from the published names of their tables and of all relations
-            of the build; None if a conflict with another writer is an error.
+        rebuild: as for `publish_or_rebuild`.
         catalogs: returns the profile's catalogs, whose tables may reference files of the build;
             only that of `catalog` by default.
         nodes: returns the unique ids of all nodes that the command is to run, and of all nodes of
@@ -90,8 +87,7 @@ class BuildRun:
         # Records of commands that a staged view has, and that its next version must have.
         self._kept: dict[Name, dict[str, str]] = {}
         self._error: Exception | None = None
-        self._deferred: list[Callable[[], object]] = []
-        self._calls: list[str] = []
+        self.deferred = Deferred(settings.name)
 
     @property
     def name(self) -> str:
@@ -306,18 +302,6 @@ class BuildRun:
             and self._catalog().metadata(name) is None
         ]
 
-    def defer(self, action: Callable[[], object], sql: str | None = None) -> None:
-        """Run an action after this command has published the build; not at all if it does not.
-
-        Args:
-            action: the action.
-            sql: the statement that it runs, for users to run it themselves.
-        """
-        with self._lock:
-            self._deferred.append(action)
-            if sql is not None:
-                self._calls.append(sql.strip())
-
     def on_event(self, message: Any) -> None:
         """Follow dbt's events: which nodes failed, and whether the command ends with an error."""
         if message.info.name == "NodeStart":
@@ -358,7 +342,7 @@ class BuildRun:
         try:
             self._finish()
         except (DbtRuntimeError, OSError) as error:
-            self._warn_of_calls()
+            self.deferred.warn_of_calls()
             self._error = error
 
     def interrupt(self, event: str = "was interrupted") -> None:
@@ -367,7 +351,7 @@ class BuildRun:
         Args:
             event: what happened to the run.
         """
-        self._warn_of_calls()
+        self.deferred.warn_of_calls()
         if self._recorded:
             self._store(self._nodes.record(False, self._others()))
         if self._built:
@@ -391,7 +375,7 @@ class BuildRun:
             if not failed:
                 self._publish(relations, record)
                 return
-        self._warn_of_calls()
+        self.deferred.warn_of_calls()
         # A view whose statement failed is not there.
         relations = {n: kind for n, kind in relations.items() if self._is_staged(n)}
         # Also of a command that has staged nothing, such as a retry of tests.
@@ -431,17 +415,21 @@ class BuildRun:
 
     def _publish(self, relations: Mapping[Name, str], record: CommandRecord) -> None:
         from dbt.adapters.iceberg_stream.builds.build import discard_abandoned
+        from dbt.adapters.iceberg_stream.builds.publish import publish_or_rebuild, published_text
 
         catalog = self._catalog()
         try:
-            publication = self._publish_relations(relations)
+            publication = publish_or_rebuild(
+                self._catalog(), self.name, relations, self._catalogs(), self._rebuild
+            )
         except (DbtRuntimeError, OSError):
             # Another command may complete the build, and `publish` then asks how this one ended.
             self._store(record)
             raise
         self._relations.clear()
         logger.info(published_text(publication))
-        self._run_deferred(publication)
+        on_published = partial(self._on_published, publication.tables, publication.views)
+        self.deferred.run(on_published)
         namespaces = {name[0] for name in relations}
         try:
             abandoned = discard_abandoned(catalog, namespaces, self.settings.keep, self._catalogs())
@@ -451,46 +439,6 @@ class BuildRun:
             return
         for build in abandoned:
             logger.info(f"Discarded the build `{build}`, which was abandoned")
-
-    def _run_deferred(self, publication: Publication) -> None:
-        """Run what waits for the publication; an error does not keep the rest from running."""
-        on_published = partial(self._on_published, publication.tables, publication.views)
-        actions: list[Callable[[], object]] = [on_published, *self._deferred]
-        errors = []
-        for action in actions:
-            try:
-                action()
-            except (DbtRuntimeError, OSError) as error:
-                errors.append(error)
-        if errors:
-            raise BuildError(
-                f"The build `{self.name}` is published, but what runs after it failed: "
-                + "\n".join(map(str, errors))
-            ) from errors[0]
-
-    def _publish_relations(self, relations: Mapping[Name, str]) -> Publication:
-        from dbt.adapters.iceberg_stream.builds.publish import publish
-
-        for rebuilds_left in reversed(range(REBUILDS + 1)):
-            try:
-                return publish(self._catalog(), self.name, relations.items(), self._catalogs())
-            except BuildConflict as conflict:
-                if self._rebuild is None or not rebuilds_left:
-                    raise
-                logger.info(
-                    f"{conflict.reasons}\n"
-                    "Their models are built again, then the build is published."
-                )
-                self._rebuild(conflict.names, relations)
-        raise AssertionError("the last conflict is raised")
-
-    def _warn_of_calls(self) -> None:
-        if self._calls:
-            logger.warning(
-                f"Hooks call procedures for tables that the build `{self.name}` stages. They were "
-                "not run. Run them after the build is published:\n" + ";\n".join(self._calls)
-            )
-            self._calls.clear()
 
     def _others(self) -> list[CommandRecord]:
         """Return the records of the other commands of the build."""
@@ -515,26 +463,6 @@ class BuildRun:
                 f"The catalog refused to store in the build `{self.name}` whether this run ended "
                 f"well, so `iceberg-stream publish` does not check it: {error}"
             )
-
-
-def published_text(publication: Publication) -> str:
-    """Return a sentence about a published build.
-
-    Args:
-        publication: what was published.
-    """
-    count = len(publication.tables)
-    parts = [f"{count} table{'' if count == 1 else 's'} in one commit"] if count else []
-    if views := len(publication.views):
-        parts.append(f"{views} view{'' if views == 1 else 's'}")
-    if unchanged := len(publication.unchanged):
-        parts.append(f"{unchanged} unchanged")
-    at = datetime.fromtimestamp(publication.timestamp_ms / 1000, tz=timezone.utc)
-    return (
-        f"Published the build `{publication.build}` in {publication.seconds:.1f} s: "
-        f"{', '.join(parts)}. To read all tables as published now, add `timestamp as of "
-        f"'{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}Z'`."
-    )
 
 
 def _results_written(message: Any) -> bool:

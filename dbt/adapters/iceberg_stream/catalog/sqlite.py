@@ -432,7 +432,7 @@ class SqliteBackend:
             view = self._read(location)["view-uuid"]
             for path in metadata.glob("*.metadata.json"):
                 # A table that was in its place may have files here.
-                if orjson.loads(path.read_bytes()).get("view-uuid") == view:
+                if read_metadata(file_uri(path), self._storage).get("view-uuid") == view:
                     path.unlink()
                     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             metadata.rmdir()

@@ -93,7 +93,7 @@ def publish(
     """
     from dbt.adapters.iceberg_stream.builds.build import get_build, load_status
     from dbt.adapters.iceberg_stream.builds.publish import publish as publish_relations
-    from dbt.adapters.iceberg_stream.builds.run import published_text
+    from dbt.adapters.iceberg_stream.builds.publish import published_text
     from dbt.adapters.iceberg_stream.profile.project import open_catalogs
 
     with plain_errors(), closing(open_catalogs(project_dir, profiles_dir, target)) as catalogs:

@@ -196,7 +196,7 @@ class BuildHooks(metaclass=AdapterMeta):
             )
         from dbt_common.clients.agate_helper import empty_table
 
-        self.build.defer(partial(self.execute, sql), sql)
+        self.build.deferred.add(partial(self.execute, sql), sql)
         return AdapterResponse("CALL after the build is published"), empty_table()
 
     @available.parse(lambda *a, **k: False)
@@ -296,7 +296,7 @@ class BuildHooks(metaclass=AdapterMeta):
             action: the action.
         """
         if self.build is not None and table_name(relation) != published_name(relation):
-            self.build.defer(action)
+            self.build.deferred.add(action)
         else:
             action()
 
