@@ -204,6 +204,20 @@ def test_titles_of_nodes() -> None:
     assert node_titles([*nodes, hook]) == ["a", "a.v2", "not_null_a_id", "select a.b from c"]
 
 
+def test_writes_to_what_an_earlier_command_has_staged(tmp_path: Path) -> None:
+    """By a command that has not used any relation, such as `dbt run-operation`."""
+    lake, name = make_catalog(tmp_path), ".".join(NAME)
+    settings = BuildSettings("pr", publishes=False, continues=True, keep=timedelta(days=1))
+    lake.put_view(staged_name(NAME, "pr"), VIEW)
+    run = BuildRun(settings, "c", lambda: lake, lambda *_: None, lambda *_: None)
+    with pytest.raises(BuildError, match=f"A statement writes to {name}, which"):
+        run.check_statement(f"insert into {name} values (1)")
+    run.check_statement("insert into nowhere.t values (1); insert into t values (1)")
+    again = BuildRun(settings, "d", lambda: lake, lambda *_: None, lambda *_: None)
+    assert again.waits(f"call lake.system.rewrite_data_files(table => '{name}')")
+    lake.close()
+
+
 def test_what_runs_after_the_publication(tmp_path: Path) -> None:
     lake, done = make_catalog(tmp_path), []
     settings = BuildSettings("pr", publishes=True, continues=False, keep=timedelta(days=1))

@@ -15,6 +15,7 @@ from dbt.adapters.iceberg_stream.catalog.table_config import (
         ("id", "`id`", "identity"),
         ("a.b", "`a`.`b`", "identity"),
         ("days(ts)", "days(`ts`)", "day"),
+        ("date_hour(ts)", "hours(`ts`)", "hour"),
         ("Month( `the day` )", "months(`the day`)", "month"),
         ("bucket(16, id)", "bucket(16, `id`)", "bucket[16]"),
         ("truncate(name, 4)", "truncate(4, `name`)", "truncate[4]"),

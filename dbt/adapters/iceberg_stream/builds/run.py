@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -261,8 +261,7 @@ class BuildRun:
 
         own = self._catalog().name
         return any(
-            (len(name) < 3 or name[0] == own) and tuple(name[-2:]) in self._relations.known
-            for name in called_names(sql)
+            (len(name) < 3 or name[0] == own) and self._stages(name) for name in called_names(sql)
         )
 
     def check_statement(self, sql: str) -> None:
@@ -280,14 +279,19 @@ class BuildRun:
             target = classify(statement).target or ()
             if len(target) == 3 and target[0].lower() != self._catalog().name.lower():
                 continue
-            name = (target[-2], target[-1]) if len(target) > 1 else None
-            if name in self._relations.known:
+            if self._stages(target):
                 raise BuildError(
                     f"A statement writes to {'.'.join(target)}, which this run stages in the "
                     f"build `{self.name}`: readers would see the change before the build is "
                     "published. Write `{{ this }}` or `{{ ref(…) }}` instead of the name. The "
                     f"statement:\n{statement}"
                 )
+
+    def _stages(self, name: Sequence[str]) -> bool:
+        """Return whether a relation is staged, by this command or an earlier one of the build."""
+        if len(name) < 2:
+            return False
+        return (name[-2], name[-1]) in self._relations.in_namespace(name[-2])
 
     def unpublished(self, sql: str) -> list[str]:
         """Return the staged relations that a query reads, and that readers do not have yet.

@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
 TRANSFORMS = ("identity", "year", "month", "day", "hour", "bucket", "truncate")
 COLUMN = r"(?:`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_][\w.]*))"
 CALL = re.compile(
-    rf"^\s*(?P<name>[a-z]+)\s*\(\s*(?:(?P<first>\d+)\s*,\s*)?{COLUMN}\s*(?:,\s*(?P<last>\d+)\s*)?\)\s*$",
+    rf"^\s*(?P<name>[a-z_]+)\s*\(\s*(?:(?P<first>\d+)\s*,\s*)?{COLUMN}\s*(?:,\s*(?P<last>\d+)\s*)?\)\s*$",
     re.IGNORECASE,
 )
 BARE = re.compile(rf"^\s*{COLUMN}\s*$")

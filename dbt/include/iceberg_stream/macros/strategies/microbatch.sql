@@ -18,6 +18,9 @@
 
 {#- Whether a batch is a set of whole files, which its statement replaces by metadata alone. -#}
 {% macro iceberg_stream__replaces_whole_files(relation) %}
+  {%- if config.get('predicates') or config.get('incremental_predicates') -%}
+    {{ return(false) }}
+  {%- endif -%}
   {{ return(adapter.range_is_aligned(relation, config.get('event_time'), config.get('batch_size'))) }}
 {% endmacro %}
 
