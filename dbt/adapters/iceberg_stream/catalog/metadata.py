@@ -114,18 +114,15 @@ def columns(metadata: Metadata) -> list[Column]:
 
 def fields(metadata: Metadata) -> list[dict[str, Any]]:
     """Return the fields of a table's current schema, or of a view's current version, as JSON."""
-    current = metadata.get("current-schema-id")
-    if current is None:
-        version = next(
-            v for v in metadata["versions"] if v["version-id"] == metadata["current-version-id"]
-        )
-        current = version["schema-id"]
-    schema = next(s for s in metadata["schemas"] if s["schema-id"] == current)
-    return list(schema["fields"])
+    if "current-schema-id" not in metadata:
+        version = current(metadata, "versions")
+        metadata = {**metadata, "current-schema-id": version["schema-id"]}
+    return list(current(metadata, "schemas")["fields"])
 
 
-# The lists of a table's versions of its layout: the id of the current one, and the id in each.
+# Lists of versions, of a table's layout or of a view: the id of the current one, and that in each.
 CURRENT_IDS = {
+    "versions": ("current-version-id", "version-id"),
     "schemas": ("current-schema-id", "schema-id"),
     "partition-specs": ("default-spec-id", "spec-id"),
     "sort-orders": ("default-sort-order-id", "order-id"),
@@ -133,11 +130,11 @@ CURRENT_IDS = {
 
 
 def current(metadata: Metadata, kind: str) -> Mapping[str, Any]:
-    """Return a table's current schema, partition spec or sort order, as JSON.
+    """Return a table's current schema, partition spec or sort order, or a view's version, as JSON.
 
     Args:
-        metadata: of the table.
-        kind: `schemas`, `partition-specs` or `sort-orders`.
+        metadata: of the table or view.
+        kind: `schemas`, `partition-specs`, `sort-orders` or `versions`.
     """
     of_table, own = CURRENT_IDS[kind]
     found: Mapping[str, Any] = next(v for v in metadata[kind] if v[own] == metadata[of_table])

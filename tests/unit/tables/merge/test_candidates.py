@@ -26,7 +26,7 @@ from dbt.adapters.iceberg_stream.tables.commit import manifests
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries, live_files
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
-from dbt.adapters.iceberg_stream.tables.merge.candidates import manifests_of, may_hold
+from dbt.adapters.iceberg_stream.tables.merge.candidates import manifests_of, may_hold, may_satisfy
 from dbt.adapters.iceberg_stream.tables.merge.conditions import Comparison, Condition
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
@@ -109,6 +109,16 @@ def test_a_condition_leaves_out_manifests(
     assert sorted(map(str, rows(lake))) == sorted(
         map(str, [(5, "x5"), (15, "x15"), (15, "x15"), (25, "x25"), (35, "x35"), (None, "xNone")])
     )
+
+
+@pytest.mark.parametrize(("lower", "upper"), [("\ufffd", "z"), ("a", "b\ufffd"), ("a", "z")])
+def test_bounds_that_java_replaced_leave_out_nothing(lower: str, upper: str) -> None:
+    bounds = {"lower_bounds": {2: lower.encode()}, "upper_bounds": {2: upper.encode()}}
+    condition = Comparison("x", "=", (pa.scalar("f"),))
+    assert may_satisfy(condition, SCHEMA)(data_file("a", **bounds))
+    bounds["upper_bounds"] = {2: b"e"}
+    bounds["lower_bounds"] = {2: b"a"}
+    assert not may_satisfy(condition, SCHEMA)(data_file("a", **bounds))
 
 
 @pytest.mark.parametrize("transform", [YearTransform(), DayTransform(), IdentityTransform()])

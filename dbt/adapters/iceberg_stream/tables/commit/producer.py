@@ -27,7 +27,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import StructType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata, current
 from dbt.adapters.iceberg_stream.catalog.tables import NO_SNAPSHOT
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
@@ -351,9 +351,7 @@ def current_snapshot_id(metadata: Metadata) -> int | None:
 
 def current_schema(metadata: Metadata) -> Schema:
     """Return the table's current schema."""
-    schema_id = metadata["current-schema-id"]
-    schema = next(s for s in metadata["schemas"] if s["schema-id"] == schema_id)
-    return Schema.model_validate(schema)
+    return Schema.model_validate(current(metadata, "schemas"))
 
 
 def known_schemas(metadata: Metadata) -> Iterator[Schema]:

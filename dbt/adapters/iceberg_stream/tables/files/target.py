@@ -17,6 +17,7 @@ from pyiceberg.utils.properties import property_as_int
 
 from dbt.adapters.iceberg_stream.catalog.client_properties import location_provider
 from dbt.adapters.iceberg_stream.catalog.locations import split_location
+from dbt.adapters.iceberg_stream.catalog.metadata import current
 from dbt.adapters.iceberg_stream.catalog.storage import arrow_io, require_location
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
@@ -58,15 +59,9 @@ class WriteTarget:
             io: the table's FileIO.
         """
         return cls(
-            schema=Schema.model_validate(
-                _by_id(metadata["schemas"], "schema-id", metadata["current-schema-id"])
-            ),
-            spec=PartitionSpec.model_validate(
-                _by_id(metadata["partition-specs"], "spec-id", metadata["default-spec-id"])
-            ),
-            sort_order=SortOrder.model_validate(
-                _by_id(metadata["sort-orders"], "order-id", metadata["default-sort-order-id"])
-            ),
+            schema=Schema.model_validate(current(metadata, "schemas")),
+            spec=PartitionSpec.model_validate(current(metadata, "partition-specs")),
+            sort_order=SortOrder.model_validate(current(metadata, "sort-orders")),
             properties=metadata.get("properties") or {},
             location=metadata["location"],
             io=io,
@@ -123,10 +118,6 @@ class WriteTarget:
     def path_of(self, location: str) -> str:
         """Return a location's path on `filesystem`; raises OutOfReach outside the warehouse."""
         return require_location(self.io.properties, location)
-
-
-def _by_id(items: list[dict[str, Any]], key: str, identifier: int) -> dict[str, Any]:
-    return next(item for item in items if item[key] == identifier)
 
 
 def target_size(properties: Mapping[str, str]) -> int:

@@ -90,9 +90,9 @@ def may_satisfy(condition: Condition, schema: Schema) -> Callable[[DataFile], bo
     by_metrics = _InclusiveMetricsEvaluator(schema, _expression(condition))
 
     def test(file: DataFile) -> bool:
-        bounds = {**(file.lower_bounds or {}), **(file.upper_bounds or {})}
-        replaced = any(REPLACED.encode() in bounds.get(number, b"") for number in numbers)
-        return replaced or by_metrics.eval(file)
+        sides = (file.lower_bounds or {}, file.upper_bounds or {})
+        bounds = [side.get(number, b"") for side in sides for number in numbers]
+        return any(REPLACED.encode() in bound for bound in bounds) or by_metrics.eval(file)
 
     return test
 
