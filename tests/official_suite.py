@@ -61,14 +61,14 @@ def suite_classes() -> list[str]:
 
 
 def inherited_classes() -> set[str]:
-    """Return the classes of the suite that tests in tests/functional/ inherit."""
+    """Return the classes of the suite that tests in tests/functional/ inherit, or build together."""
     files = (file.relative_to(ROOT) for file in (ROOT / "tests/functional").rglob("test_*.py"))
     modules = (import_module(".".join(file.with_suffix("").parts)) for file in files)
     return {
         _suite_name(base)
         for module in modules
-        for kind in _classes(module)
-        if kind.__name__.startswith("Test")
+        for kind in (*_classes(module), *getattr(module, "BUILT_TOGETHER", ()))
+        if kind.__name__.startswith("Test") or kind.__module__ != module.__name__
         for base in kind.__mro__
         if base.__module__.startswith(SUITE)
     }

@@ -109,7 +109,7 @@ def of_base(base, name):
 
 
 # Macros that dbt tests alike: by models, and by data tests that compare expected values.
-MACROS = (
+BUILT_TOGETHER = (
     BaseAnyValue,
     BaseBoolOr,
     BaseCast,
@@ -163,14 +163,16 @@ class TestMacros:
 
     def of_all(self, name):
         files = {}
-        for base in MACROS:
+        for base in BUILT_TOGETHER:
             for path, text in of_base(base, name).items():
                 assert files.setdefault(path, text) == text
         return files
 
     def test_build(self, project):
         results = run_dbt(["build"])
-        assert len({r.node.name for r in results if r.node.resource_type == "test"}) >= len(MACROS)
+        assert len({r.node.name for r in results if r.node.resource_type == "test"}) >= len(
+            BUILT_TOGETHER
+        )
 
 
 class TestIntersect(BaseIntersect):

@@ -66,7 +66,7 @@
     {% do iceberg_stream__raise_duplicate_versions(staging, columns, strategy) %}
   {%- endif -%}
   {%- if found[1] > 0 and not own -%}
-    {% do iceberg_stream__raise_duplicate_rows(staging, strategy) %}
+    {% do iceberg_stream__raise_duplicate_rows(staging, columns, strategy) %}
   {%- endif -%}
   {%- if found[2] == 0 -%}
     {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
@@ -81,14 +81,15 @@
 {% endmacro %}
 
 {#- The third column is the number of changes. The first one is that of changes beyond the first that end one version:
-    its key occurs twice in the query or among the current versions. The second one is that of new versions of a key
-    beyond its first, which would all be current. -#}
+    its key occurs twice in the query or among the current versions. The second one is that of new current versions of a
+    key beyond its first. -#}
 {% macro iceberg_stream__get_snapshot_counts_sql(staging, names, strategy) -%}
   {%- set ends = "dbt_change_type in ('update', 'delete')" -%}
+  {%- set begins = iceberg_stream__get_is_new_version_sql(names) -%}
   {%- set keys = iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
   select
     count_if({{ ends }}) - count(distinct if({{ ends }}, struct({{ names.dbt_scd_id }}, {{ keys | join(', ') }}), null)),
-    count_if(not {{ ends }}) - count(distinct if({{ ends }}, null, struct({{ keys | join(', ') }}))),
+    count_if({{ begins }}) - count(distinct if({{ begins }}, struct({{ keys | join(', ') }}), null)),
     count(*)
   from {{ staging.render() }}
 {%- endmacro %}
@@ -103,9 +104,16 @@
       ~ ' does, ' ~ this.render() ~ ' has several current versions of the key: delete all but one.') %}
 {% endmacro %}
 
-{% macro iceberg_stream__raise_duplicate_rows(staging, strategy) %}
+{% macro iceberg_stream__get_is_new_version_sql(names) -%}
+  {%- set current = adapter.as_operand(config.get('dbt_valid_to_current')) -%}
+  (dbt_change_type = 'insert' and ({{ names.dbt_valid_to }} is null
+    {%- if current %} or {{ names.dbt_valid_to }} = {{ current }}{% endif %}))
+{%- endmacro %}
+
+{% macro iceberg_stream__raise_duplicate_rows(staging, names, strategy) %}
   {%- set shown = iceberg_stream__get_duplicate_keys(
-      staging.render() ~ " where dbt_change_type = 'insert'", iceberg_stream__get_unique_key_names(strategy.unique_key)) -%}
+      staging.render() ~ ' where ' ~ iceberg_stream__get_is_new_version_sql(names),
+      iceberg_stream__get_unique_key_names(strategy.unique_key)) -%}
   {% do exceptions.raise_compiler_error(
       model.unique_id ~ ' returns more than one row for a unique_key ('
       ~ iceberg_stream__get_key_list(strategy.unique_key) | join(', ') ~ '): ' ~ shown
