@@ -333,7 +333,10 @@ class IcebergCatalog:
         """
         metadata = self.metadata(name, history)
         if metadata is None:
-            raise CatalogError(f"The catalog {self.name} has no table {'.'.join(name)}.")
+            raise CatalogError(
+                f"The catalog {self.name} has no table {'.'.join(name)}. Correct the name; if the "
+                "table was there before, another process has dropped it: build it again."
+            )
         return metadata
 
     def columns(self, name: Name) -> list[Column]:
