@@ -56,7 +56,7 @@ SCHEMA = """
 sources:
   - name: world
     schema: "{{ target.schema }}"
-    tables: [{name: raw, config: {event_time: at}}]
+    tables: [{name: raw, config: {event_time: at, meta: {stream: {changes: true}}}}]
 models:
   - name: plain
     columns:
@@ -99,6 +99,7 @@ class World:
         labels: the seed's rows.
         history: rows of the source's snapshots, by their ids.
         zone: time zone of dbt's sessions.
+        user: whose output of the profile builds.
     """
 
     rng: Random
@@ -112,6 +113,7 @@ class World:
     partitioned: bool = False
     is_view: bool = False
     zone: str = "UTC"
+    user: str = "default"
 
     def files(self) -> dict[str, str]:
         """The project's files, by their paths."""
@@ -150,6 +152,10 @@ class World:
             "batched": self._increment(
                 "microbatch",
                 f"select id, n, date_format(at, 'yyyy-MM-dd HH:mm') as t, at from {RAW}",
+            ),
+            "streamed": model(
+                {"materialized": "stream", "unique_key": "id", "idle_interval": 0},
+                "select id, n, k from {{ stream(source('world', 'raw')) }}",
             ),
             "appended": self._increment(
                 "append",
@@ -202,6 +208,7 @@ class World:
             "both": [(len(self.rows), len(self.fixed))],
             "days": [(-7, "hook"), *((r.id, minute(r.at, zone)) for r in self.rows)],
             "batched": [(r.id, r.n, minute(r.at, zone)) for r in self.rows],
+            "streamed": [(r.id, r.n, r.k) for r in self.rows],
             "appended": [*appended, *new],
             "snap": of_view,
             "labels": list(self.labels.items()),

@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from dbt.tests.util import get_connection, run_dbt, run_dbt_and_capture
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import NestedField, UUIDType
 
 from dbt.adapters.iceberg_stream.cli import main
+from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from tests.functional.lake import rows, run, snapshot_ids, summary, table
 from tests.functional.orders_stream import ALL, SOURCES, land
 from tests.functional.orders_stream import ORDERS as CHANGES
@@ -104,6 +110,23 @@ class TestTheCommand:
         assert refused.exit_code == 1 and "Cannot find field 'nothing'" in refused.output
         assert maintain(project, f"{schema}.orders", "--all", "--only", "compact").exit_code == 2
         assert maintain(project, f"{schema}.orders", "--option", "rewrite-all").exit_code == 2
+
+    def test_uuids_are_in_order(self, project: Any) -> None:
+        # Spark sorts them as texts, and Java's bounds of partitions compare signed numbers.
+        name = (project.test_schema, "uuids")
+        project.adapter.catalog.pyiceberg.create_table(
+            name,
+            Schema(NestedField(1, "u", UUIDType()), NestedField(2, "v", UUIDType())),
+            partition_spec=PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "u")),
+            sort_order=SortOrder(SortField(2, IdentityTransform())),
+        )
+        ids = [f"('{d}0000000-0000-0000-0000-000000000000')" for d in "017f"]
+        run(
+            project,
+            f"insert into {{schema}}.uuids select id, id from values {', '.join(ids)} as (id)",
+        )
+        checked = check_table(project.adapter.catalog.load(name), data=True)
+        assert [f for f in checked.findings if f.severity != "note"] == []
 
     def test_beside_a_writer(self, project: Any) -> None:
         run(project, "create table {schema}.busy (id bigint, status string) using iceberg "

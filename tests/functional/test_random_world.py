@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from random import Random
+from subprocess import TimeoutExpired
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from dbt.tests.util import run_dbt, write_file
 
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
+from tests.functional.dbt_process import dbt_processes
 from tests.functional.foreign_writer import foreign_writer
 from tests.functional.lake import rows, run, table
 from tests.functional.random_world import (
@@ -29,7 +31,9 @@ from tests.functional.random_world import (
     values,
 )
 from tests.functional.test_foreign_writers import foreign_write
+from tests.integration.tables import duckdb_connection
 from tests.lost_files import assert_nothing_lost
+from tests.servers.rest_catalog import RestCatalog
 
 COLUMNS = {
     "of_view": "id, n, k",
@@ -37,11 +41,13 @@ COLUMNS = {
     "snap": "id, n, k",
     "overwritten": "k, c, s",
     "totals": "c, s, plus",
+    "streamed": "id, n, k",
     "batched": "id, n, t",
 }
 OF_TESTS = {"few", "as_before", "plain_id"}
 # They are built until a build changes no row, or always.
-BUILT_AGAIN = {"appended", "merged", "batched", "days"}
+BUILT_AGAIN = {"appended", "merged", "batched", "days", "streamed"}
+VIEWS = {"of_view"}
 STEPS = 2
 MANY_STEPS = 40
 
@@ -50,6 +56,7 @@ class WholeProject:
     """A project that is built again and again; `skip_unchanged` is on."""
 
     publish = "immediately"
+    users = ("default",)
 
     @pytest.fixture(scope="class")
     def dbt_profile_target(self, dbt_profile_target: dict[str, Any]) -> dict[str, Any]:
@@ -59,7 +66,7 @@ class WholeProject:
     @pytest.fixture
     def world(self, project: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> World:
         world = World(Random(seed))
-        world.zone = world.rng.choice(ZONES)
+        world.zone, world.user = world.rng.choice(ZONES), self.users[0]
         settings = IcebergStreamConnectionManager.session_settings
 
         def with_zone(manager: Any, tokens: Any) -> dict[str, str]:
@@ -89,17 +96,36 @@ class WholeProject:
 
     def build(self, project: Any, world: World) -> dict[str, str]:
         """Run `dbt build`; return the status of each node."""
+        results = run_dbt(self.command(project, world), expect_pass=None)
+        return {result.node.name: f"{result.status} {result.message or ''}" for result in results}
+
+    def command(self, project: Any, world: World) -> list[str]:
+        """Write the project's files, and return the arguments of the command that builds it."""
         for path, text in world.files().items():
             write_file(text, project.project_root, *path.split("/"))
-        arguments = ["build", "--vars", f"{{plus: {world.plus}}}", *DAYS]
-        results = run_dbt(arguments, expect_pass=None)
-        return {result.node.name: f"{result.status} {result.message or ''}" for result in results}
+        return ["build", "--target", world.user, "--vars", f"{{plus: {world.plus}}}", *DAYS]
+
+    def kill(self, project: Any, world: World) -> float:
+        """Kill a build, in the time zone of this machine; return after how many seconds."""
+        seconds = world.rng.uniform(3, 25)
+        with dbt_processes(project) as start:
+            process = start(*self.command(project, world))
+            with suppress(TimeoutExpired):
+                process.communicate(timeout=seconds)
+        return seconds
 
     def contents(self, project: Any, name: str) -> Counter[Any]:
         query = f"select {COLUMNS.get(name, '*')} from {{schema}}.{name}"
         if name == "snap":
             query += " where dbt_valid_to is null"
         return Counter(rows(project, query))
+
+    def by_duckdb(self, project: Any, name: str) -> Counter[Any]:
+        path = table(project, name).metadata_location.removeprefix("file://")
+        query = f"select {COLUMNS.get(name, '*')} from iceberg_scan('{path}')"
+        if name == "snap":
+            query += " where dbt_valid_to is null"
+        return Counter(duckdb_connection().execute(query).fetchall())
 
     def appended(self, project: Any) -> list[Any]:
         relations = dict(project.adapter.catalog.relations(project.test_schema))
@@ -109,11 +135,17 @@ class WholeProject:
         """Build while nobody else writes, and compare; return the nodes that were built."""
         expected = world.expected(self.appended(project))
         statuses = self.build(project, world)
+        if "--full-refresh" in statuses.get("streamed", ""):
+            # What the stream has not read is gone.
+            run_dbt(["run", "--select", "streamed", "--full-refresh"])
+            statuses = self.build(project, world)
         failed = [text for text in statuses.values() if text.startswith(("error", "fail", "skip"))]
         assert (at, failed) == (at, [])
         for name, truth in expected.items():
             actual = self.contents(project, name)
             assert (at, name, actual) == (at, name, truth), (at, name, statuses)
+            if name not in VIEWS and not (name == "plain" and world.is_view):
+                assert (at, name, self.by_duckdb(project, name)) == (at, name, truth)
         warned = {name for name in OF_TESTS if statuses[name].startswith("warn")}
         assert (at, warned) == (at, world.warnings())
         assert_nothing_lost(project.adapter.catalog, [project.test_schema])
@@ -145,7 +177,10 @@ class WholeProject:
                     self.build(project, world)
                 if not calls.has_written:
                     write()
-            self.check(project, world, at)
+            if steps > STEPS and rng.random() < 0.2:
+                at += f", killed after {self.kill(project, world):.1f} s"
+            world.user = rng.choice(self.users)
+            self.check(project, world, f"{at}, {world.user}")
             assert (at, self.check(project, world, at) - BUILT_AGAIN) == (at, set())
 
 
@@ -157,3 +192,19 @@ class TestAtomic(WholeProject):
     """All models are published when the last one is built."""
 
     publish = "atomic"
+
+
+@pytest.mark.slow
+class TestUsers(WholeProject):
+    """Two users of a REST catalog build in turn."""
+
+    users = ("wanda", "walter")
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_data(
+        self, unique_schema: str, dbt_profile_target: dict[str, Any], catalog: RestCatalog
+    ) -> dict[str, Any]:
+        common = {key: value for key, value in dbt_profile_target.items() if key != "warehouse"}
+        common |= {"schema": unique_schema, "catalog_properties": {"uri": catalog.uri}}
+        outputs = {user: common | {"token": catalog.token(user)} for user in self.users}
+        return {"test": {"outputs": outputs, "target": self.users[0]}}

@@ -288,8 +288,8 @@ def _order(
     rows = parquet.read([paths[source][0] for source in sources])
     ranks = []
     for sort_field in order["fields"]:
-        values = rows[paths[sort_field["source-id"]][0]].combine_chunks()
-        if holds_nan(values):
+        values = comparable(rows[paths[sort_field["source-id"]][0]].combine_chunks())
+        if values is None or holds_nan(values):
             return
         direction = "ascending" if sort_field["direction"].lower() == "asc" else "descending"
         rank = pc.rank(values, direction, tiebreaker="dense").to_numpy().astype(np.int64)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
-from pyiceberg.types import IcebergType, PrimitiveType
+from pyiceberg.types import IcebergType, PrimitiveType, UUIDType
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
@@ -273,4 +273,12 @@ def _summary_holds(kind: IcebergType, summary: Any, value: Any) -> bool:
     except (struct.error, *REFUSALS):
         # A table that replaced this one may have given the column's id to one of another type.
         return True
+    if isinstance(kind, UUIDType) and _as_java_orders(lower, converted, upper):
+        return True
     return bool(lower <= converted <= upper)
+
+
+def _as_java_orders(*values: bytes) -> bool:
+    """Return whether UUIDs ascend as two signed numbers, as which Java's writers compare them."""
+    halves = [struct.unpack(">qq", value) for value in values]
+    return halves == sorted(halves)
