@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -84,9 +84,8 @@ def foreign_write(project: Any, sql: str) -> Callable[[], None]:
 
     def write() -> None:
         # A thread has one connection at a time.
-        writer = threading.Thread(target=run, args=(project, sql))
-        writer.start()
-        writer.join()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(run, project, sql).result()
 
     return write
 

@@ -98,7 +98,7 @@ BATCHES = """
 {{{{ config(materialized='incremental', incremental_strategy='microbatch', event_time='at',
     batch_size='day', begin='2024-01-01', {partition}) }}}}
 select id, at, '{{{{ var("run", "first") }}}}' as run from {{{{ ref('events') }}}}
-where id >= {{{{ var("least", 0) }}}}
+where id >= {{{{ var("least", 0) }}}} and if(id = {{{{ var("bad", -1) }}}}, raise_error('bad'), true)
 """
 
 
@@ -107,7 +107,9 @@ class TestMicrobatch:
     def models(self) -> dict[str, str]:
         return {
             "events.sql": EVENTS,
-            "aligned.sql": BATCHES.format(partition="partition_by=['day(at)']"),
+            "aligned.sql": BATCHES.replace("='at'", "='AT'").format(
+                partition="partition_by=['day(at)']"
+            ),
             "unaligned.sql": BATCHES.format(partition="lookback=1"),
             "by_spark.sql": BATCHES.format(
                 partition="merge_engine='spark', partition_by=['day(at)'], "
@@ -131,6 +133,14 @@ class TestMicrobatch:
         assert actual == [(0,), *([(1,), (1,)] if kept else []), (2,), (3,)]
         last = next(project.adapter.catalog.snapshots((project.test_schema, name)))
         assert ("spark.app.id" in last.properties) == (name != "unaligned")
+
+    def test_a_retry_completes_a_refresh(self, project: Any) -> None:
+        span = ["--event-time-start", "2024-01-01", "--event-time-end", "2024-01-05"]
+        command = ["run", "--select", "unaligned", "--full-refresh", *span, "--vars"]
+        run_dbt([*command, "{run: second, bad: 2}"], expect_pass=False)
+        run_dbt(["retry", "--vars", "run: second"])
+        actual = rows(project, "select id, run from {schema}.unaligned order by id")
+        assert actual == [(n, "second") for n in range(4)]
 
 
 HOURS = """

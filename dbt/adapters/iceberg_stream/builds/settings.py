@@ -21,6 +21,7 @@ PUBLISH_CHOICES = (IMMEDIATELY, ATOMIC)
 PUBLISH, BUILD = "iceberg_stream_publish", "iceberg_stream_build"
 # Statuses of nodes that `dbt retry` runs again.
 RETRIED = {"error", "fail", "skipped", "runtime error", "partial success"}
+BATCH_OUTCOMES = ("successful", "failed")
 STATE_FILE, RESULTS_FILE = "iceberg_stream_build.json", "run_results.json"
 # Of how many commands the builds are noted.
 KEPT_COMMANDS = 20
@@ -158,8 +159,25 @@ def retried_nodes(folder: Path) -> list[str]:
     Args:
         folder: where dbt reads the results of the command that is retried.
     """
+    return [result["unique_id"] for result in _results(folder) if result["status"] in RETRIED]
+
+
+def continued_models(folder: Path) -> set[str]:
+    """Return the unique ids of the models of which `dbt retry` runs the failed batches only.
+
+    Args:
+        folder: where dbt reads the results of the command that is retried.
+    """
+    return {
+        result["unique_id"]
+        for result in _results(folder)
+        if (batches := result.get("batch_results")) and all(map(batches.get, BATCH_OUTCOMES))
+    }
+
+
+def _results(folder: Path) -> list[dict[str, Any]]:
     try:
-        results = json.loads((folder / RESULTS_FILE).read_text())["results"]
+        results: list[dict[str, Any]] = json.loads((folder / RESULTS_FILE).read_text())["results"]
     except FileNotFoundError:
         return []
-    return [result["unique_id"] for result in results if result["status"] in RETRIED]
+    return results

@@ -24,6 +24,7 @@ from dbt.adapters.iceberg_stream.builds.run import TABLE, VIEW, BuildRun
 from dbt.adapters.iceberg_stream.builds.settings import (
     IMMEDIATELY,
     build_settings,
+    continued_models,
     retried_nodes,
     retried_settings,
     write_state,
@@ -70,6 +71,7 @@ class BuildHooks(metaclass=AdapterMeta):
     cache: Any
     command: str
     build: BuildRun | None = None
+    _continued: Collection[str] = ()
     Relation: type[IcebergStreamRelation]
 
     if TYPE_CHECKING:
@@ -106,6 +108,7 @@ class BuildHooks(metaclass=AdapterMeta):
         settings = build_settings(vars(profile), variables, invocation_id)
         retried = _retried_folder(target, Path(getattr(self.config, "project_root", None) or "."))
         if retried is not None:
+            self._continued = continued_models(retried)
             keep = timedelta(days=profile.keep_builds_days)
             settings = retried_settings(retried, keep) or settings
         if settings is None or (self.command in READING_COMMANDS and not settings.continues):
@@ -198,6 +201,17 @@ class BuildHooks(metaclass=AdapterMeta):
 
         self.build.deferred.add(partial(self.execute, sql), sql)
         return AdapterResponse("CALL after the build is published"), empty_table()
+
+    @available.parse(lambda *a, **k: False)
+    def continues_batches(self, unique_id: str) -> bool:
+        """Return whether a model's batches complete those of the command that `dbt retry` retries.
+
+        dbt gives `--full-refresh` to the retry, too, and its first batch would replace the table.
+
+        Args:
+            unique_id: the model's.
+        """
+        return unique_id in self._continued
 
     @available.parse(lambda *a, **k: False)
     def is_building(self) -> bool:

@@ -35,8 +35,10 @@ def batch_range_sql(
     Raises:
         CompilationError: batches are shorter than a day, which the column cannot tell apart.
     """
-    name, batch = str(model["config"]["event_time"]).replace("`", ""), model["batch"]
-    kind = next((c.dtype for c in columns if c.name.lower() == name.lower()), "timestamp")
+    batch, configured = model["batch"], str(model["config"]["event_time"]).replace("`", "")
+    # Spark finds the columns of this condition by the letters that the table has.
+    of_columns = ((c.name, c.dtype) for c in columns if c.name.lower() == configured.lower())
+    name, kind = next(of_columns, (configured, "timestamp"))
     if kind == "date" and str(model["config"].get("batch_size")) == "hour":
         raise CompilationError(
             f"{model['unique_id']} has `batch_size: hour`, but its `event_time` `{name}` is a "

@@ -111,7 +111,7 @@ class Partitions:
     def _is_aligned(self, spec: Mapping[str, Any], column: str, batch_size: str) -> bool:
         names = field_names(self.metadata)
         return any(
-            names.get(field["source-id"], "").lower() == column.lower()
+            names.get(field["source-id"], "").lower() == column.replace("`", "").lower()
             and field["transform"] in ALIGNED_TRANSFORMS[batch_size]
             for field in spec["fields"]
         )

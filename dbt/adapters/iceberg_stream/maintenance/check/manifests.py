@@ -268,17 +268,17 @@ def _summary_holds(kind: IcebergType, summary: Any, value: Any) -> bool:
         return False
     assert isinstance(kind, PrimitiveType)
     try:
-        lower, upper = (from_bytes(kind, b) for b in (summary.lower_bound, summary.upper_bound))
-        converted = from_bytes(kind, to_bytes(kind, value))
+        raw = (summary.lower_bound, to_bytes(kind, value), summary.upper_bound)
+        values: list[Any] = [from_bytes(kind, item) for item in raw]
     except (struct.error, *REFUSALS):
         # A table that replaced this one may have given the column's id to one of another type.
         return True
-    if isinstance(kind, UUIDType) and _as_java_orders(lower, converted, upper):
+    if isinstance(kind, UUIDType) and _as_java_orders(values):
         return True
-    return bool(lower <= converted <= upper)
+    return values == sorted(values)
 
 
-def _as_java_orders(*values: bytes) -> bool:
+def _as_java_orders(values: list[bytes]) -> bool:
     """Return whether UUIDs ascend as two signed numbers, as which Java's writers compare them."""
     halves = [struct.unpack(">qq", value) for value in values]
     return halves == sorted(halves)

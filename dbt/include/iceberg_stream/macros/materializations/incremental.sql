@@ -3,7 +3,8 @@
   {%- set unchanged = iceberg_stream__leave_unchanged(this.incorporate(type='table'), is_incremental()) -%}
   {% if unchanged %}{{ return({'relations': [unchanged]}) }}{% endif %}
 
-  {%- set existing = iceberg_stream__load_writable_relation(this, rows_only=not should_full_refresh()) -%}
+  {%- set refreshes = should_full_refresh() and not adapter.continues_batches(model.unique_id) -%}
+  {%- set existing = iceberg_stream__load_writable_relation(this, rows_only=not refreshes) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set strategy = adapter.strategy_of(model) -%}
   {%- set make_sql = adapter.get_incremental_strategy_macro(context, strategy) -%}
@@ -12,7 +13,7 @@
   {{ run_hooks(pre_hooks) }}
 
   {%- set select = iceberg_stream__get_model_select(compiled_code, model['language']) -%}
-  {% if existing is none or existing.is_view or should_full_refresh() %}
+  {% if existing is none or existing.is_view or refreshes %}
     {% do iceberg_stream__check_named_columns(select, []) %}
     {% do iceberg_stream__build_table(existing, relation, select, layout) %}
   {% else %}
