@@ -21,6 +21,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate, S
 from pyiceberg.types import LongType, NestedField
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import one_catalog
+from dbt.adapters.iceberg_stream.catalog.metadata import NAME_MAPPING, name_mapping
 from dbt.adapters.iceberg_stream.sessions.results import ResultCache
 from dbt.adapters.iceberg_stream.sessions.store import ResultStore
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
@@ -108,7 +109,8 @@ class World:
 
     def set_property(self, table: str) -> None:
         table_now = load(self.lake, ("s", table))
-        update = SetPropertiesUpdate(updates={"comment": str(self.random.random())})
+        name = self.random.choice(["comment", NAME_MAPPING])
+        update = SetPropertiesUpdate(updates={name: str(self.random.random())})
         self.lake.commit(table_now, (), (update,))
 
     def expire(self, table: str) -> None:
@@ -175,14 +177,15 @@ class World:
 
     def _read(self, table: str, tag: str | None) -> tuple[Any, ...]:
         metadata = self.metadata(self.viewed if table == "v" else table)
+        mapping = name_mapping(metadata)
         if tag is not None:
-            return self.rows[metadata["refs"][tag]["snapshot-id"]], ()
+            return self.rows[metadata["refs"][tag]["snapshot-id"]], (), mapping
         columns = next(
             s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"]
         )
         names = [column["name"] for column in columns["fields"]]
         current = metadata.get("current-snapshot-id")
-        return self.rows[None if current == -1 else current], names
+        return self.rows[None if current == -1 else current], names, mapping
 
 
 ACTIONS = (

@@ -120,6 +120,16 @@ def fields(metadata: Metadata) -> list[dict[str, Any]]:
     return list(current(metadata, "schemas")["fields"])
 
 
+# Property that names the columns of files without field ids (spec, "Name Mapping Serialization").
+NAME_MAPPING = "schema.name-mapping.default"
+
+
+def name_mapping(metadata: Metadata) -> str | None:
+    """Return a table's name mapping; a change of it changes what rows files have."""
+    mapping: str | None = (metadata.get("properties") or {}).get(NAME_MAPPING)
+    return mapping
+
+
 # Lists of versions, of a table's layout or of a view: the id of the current one, and that in each.
 CURRENT_IDS = {
     "versions": ("current-version-id", "version-id"),

@@ -124,6 +124,7 @@ def test_temporary_views() -> None:
         (table(2), True),
         (table(None), True),
         (table(schema=1), True),
+        (table() | {"properties": {"schema.name-mapping.default": "[]"}}, True),
         (table(uuid="u"), True),
         (None, True),
     ],

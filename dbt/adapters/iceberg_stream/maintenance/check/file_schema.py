@@ -10,10 +10,10 @@ from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, name_mapping
 from dbt.adapters.iceberg_stream.catalog.variant_type import VariantType
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
-from dbt.adapters.iceberg_stream.maintenance.check.schema_rules import NAME_MAPPING, children
+from dbt.adapters.iceberg_stream.maintenance.check.schema_rules import children
 from dbt.adapters.iceberg_stream.maintenance.check.schemas import HIGHEST_ID, TableSchemas
 from dbt.adapters.iceberg_stream.maintenance.check.values import fits
 from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
@@ -61,7 +61,7 @@ def check_file_schema(
         schema: the file's schema.
     """
     if not has_ids(schema):
-        if NAME_MAPPING not in (metadata.get("properties") or {}):
+        if name_mapping(metadata) is None:
             yield Finding("field-ids-missing", file.file_path, "Its columns have no field ids.")
         return
     walk = _Walk(schemas, file, _parents(metadata))

@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import NAME_MAPPING, Metadata, name_mapping
 from dbt.adapters.iceberg_stream.maintenance.check.defaults import is_default
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.schemas import HIGHEST_ID
 
-NAME_MAPPING = "schema.name-mapping.default"
 HIGHEST_PRECISION = 38
 SINCE_VERSION_3 = re.compile(
     r"(unknown|variant|timestamp_ns|timestamptz_ns|geometry.*|geography.*)$", re.IGNORECASE
@@ -143,7 +142,7 @@ def _nested_identifiers(schema: Mapping[str, Any], where: str) -> Iterator[Findi
 
 
 def _name_mapping(metadata: Metadata) -> Iterator[Finding]:
-    text = (metadata.get("properties") or {}).get(NAME_MAPPING)
+    text = name_mapping(metadata)
     if text is None:
         return
     try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot, name_mapping
 from dbt.adapters.iceberg_stream.sql.reads import CURRENT, AsOf, NameParts, Reads
 
 Views = Mapping[str, Reads | None]
@@ -125,7 +125,7 @@ class ReadSet:
             metadata: its metadata since then.
         """
         uuid, snapshot, _, changed = self.versions[name]
-        version = (uuid, snapshot, metadata["current-schema-id"], changed)
+        version = (uuid, snapshot, _schema(metadata), changed)
         return replace(self, versions={**self.versions, name: version})
 
 
@@ -252,7 +252,7 @@ def _version(metadata: Metadata, as_of: Iterable[AsOf]) -> Version:
     """
     if "versions" in metadata:
         return metadata["view-uuid"], metadata["current-version-id"]
-    uuid, schema = metadata["table-uuid"], metadata["current-schema-id"]
+    uuid, schema = metadata["table-uuid"], _schema(metadata)
     versions = sorted((v for v in as_of if v is not None), key=str)
     fixed = tuple(_snapshot_id(metadata, version) for version in versions)
     if None not in as_of:
@@ -263,6 +263,12 @@ def _version(metadata: Metadata, as_of: Iterable[AsOf]) -> Version:
     current = snapshot and snapshot.snapshot_id
     # A rollback makes an earlier snapshot current again.
     return uuid, (current, *fixed) if fixed else current, schema, metadata["last-updated-ms"]
+
+
+def _schema(metadata: Metadata) -> Any:
+    """Return what a table's columns are, and how they are found in its files."""
+    schema_id, mapping = metadata["current-schema-id"], name_mapping(metadata)
+    return schema_id if mapping is None else (schema_id, mapping)
 
 
 def _snapshot_id(metadata: Metadata, version: int | str) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent, ManifestEntry
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, name_mapping
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.changes import Piece, deleted_positions
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.file_order import (
@@ -31,7 +31,6 @@ from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 NO_POSITIONS = pa.array([], pa.int64())
 # Files without field ids have it; only Spark finds their columns.
-NAME_MAPPING = "schema.name-mapping.default"
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def plan_first_read(table: LoadedTable, ancestors: Sequence[Mapping[str, Any]]) 
 
 def _is_readable(metadata: Metadata, table: LoadedTable) -> bool:
     """Return whether PyArrow can read all files with the current columns."""
-    if NAME_MAPPING in (metadata.get("properties") or {}):
+    if name_mapping(metadata) is not None:
         return False
     nested: dict[int, list[int]] = {}
     for schema in metadata["schemas"]:
