@@ -5,19 +5,21 @@ from __future__ import annotations
 import uuid
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg import types as iceberg
 from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.data_files import Describer
-from dbt.adapters.iceberg_stream.tables.files.parquet import RollingWriter
+from dbt.adapters.iceberg_stream.tables.files.parquet import RollingWriter, WrittenFile
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from tests.unit.local_tables import insert, live, make_table, write
 
@@ -211,6 +213,22 @@ def test_nested_columns_have_no_wrong_bounds(lake: IcebergCatalog) -> None:
     (file,) = write(lake, rows)
     assert all(value == NANOS.to_bytes(8, "little") for value in file.upper_bounds.values())
     assert 4 not in file.upper_bounds
+
+
+@pytest.mark.parametrize("kind", [iceberg.FloatType(), iceberg.DoubleType()])
+def test_no_bounds_of_keys_that_may_be_nan(kind: iceberg.IcebergType, tmp_path: Path) -> None:
+    """Engines compare the bounds of a delete file with those of data files, which leave out NaN."""
+    rows = column(kind, [7.0, float("nan")])
+    with pq.ParquetWriter(tmp_path / "keys", rows.schema) as writer:
+        writer.write_table(rows)
+    content = (tmp_path / "keys").read_bytes()
+    size = int.from_bytes(content[-8:-4], "little") + 8
+    file = WrittenFile("keys", len(content), content[-size:], 1)
+    describer = Describer(Schema(iceberg.NestedField(1, "v", kind, required=False)), {}, 0)
+    assert bounds(describer.describe(file, None), kind) == (7.0, 7.0)
+    deletes = DataFileContent.EQUALITY_DELETES
+    described = describer.describe(file, None, content=deletes, equality_ids=[1])
+    assert bounds(described, kind) == (None, None)
 
 
 @pytest.mark.parametrize("values", [["v" * 5000], ["v" * 5000, "a"], ["v" * 5000, None]])

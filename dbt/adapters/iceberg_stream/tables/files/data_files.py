@@ -100,6 +100,12 @@ class Describer:
         }
 
     @cached_property
+    def _floating(self) -> set[int]:
+        """Ids of columns that may hold NaN."""
+        types = (iceberg.FloatType, iceberg.DoubleType)
+        return {k for k, column in self._plan.items() if isinstance(column.iceberg_type, types)}
+
+    @cached_property
     def _ids(self) -> dict[str, int]:
         return parquet_path_to_id_mapping(self._schema)
 
@@ -146,6 +152,11 @@ class Describer:
             # Readers skip a delete file by its metrics, which must be of the key columns only.
             for metric in COLUMN_METRICS:
                 metrics[metric] = {k: v for k, v in metrics[metric].items() if k in equality_ids}
+            # No bound includes NaN, but a key may be NaN.
+            for bounds in ("lower_bounds", "upper_bounds"):
+                metrics[bounds] = {
+                    k: v for k, v in metrics[bounds].items() if k not in self._floating
+                }
         described = DataFile.from_args(
             _table_format_version=3,
             content=content,
