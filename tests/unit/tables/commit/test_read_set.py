@@ -137,10 +137,11 @@ def test_what_has_changed(now: Any, changed: bool) -> None:
     assert actual.changed(catalog) == (("s", "b") if changed else None)
 
 
-def tagged(tag: int, snapshot: int = 2, **more: Any) -> dict[str, Any]:
+def tagged(tag: int, snapshot: int = 2, column: str = "x", **more: Any) -> dict[str, Any]:
     both = [{"snapshot-id": number, "timestamp-ms": 1} for number in (1, 2)]
     refs = {"closing": {"type": "tag", "snapshot-id": tag}}
-    return {**table(snapshot, **more), "snapshots": both, "refs": refs}
+    schemas = [{"schema-id": 0, "fields": [{"id": 1, "name": column}]}]
+    return {**table(snapshot, **more), "snapshots": both, "refs": refs, "schemas": schemas}
 
 
 @pytest.mark.parametrize(
@@ -150,6 +151,8 @@ def tagged(tag: int, snapshot: int = 2, **more: Any) -> dict[str, Any]:
         ("select * from s.a version as of 'closing'", tagged(2), True),
         ("select * from s.a version as of 'closing'", {**tagged(1), "refs": {}}, True),
         ("select * from s.a version as of 'closing'", tagged(1, uuid="u"), True),
+        # A schema that has expired may have had the same id.
+        ("select * from s.a version as of 'closing'", tagged(1, column="y"), True),
         ("select * from s.a version as of 1", tagged(2, 2, at=9), False),
         ("select * from s.a version as of 1", {**tagged(2), "snapshots": []}, True),
         ("select * from s.a version as of 1 join s.a", tagged(1, 2), True),

@@ -12,7 +12,12 @@ from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot, name_mapping
+from dbt.adapters.iceberg_stream.catalog.metadata import (
+    Metadata,
+    current_snapshot,
+    fields,
+    name_mapping,
+)
 from dbt.adapters.iceberg_stream.sql.reads import CURRENT, AsOf, NameParts, Reads
 
 Views = Mapping[str, Reads | None]
@@ -256,9 +261,11 @@ def _version(metadata: Metadata, as_of: Iterable[AsOf]) -> Version:
     versions = sorted((v for v in as_of if v is not None), key=str)
     fixed = tuple(_snapshot_id(metadata, version) for version in versions)
     if None not in as_of:
-        # A branch is read with the table's schema, a snapshot with its own. Tags may move and back.
-        moves = any(isinstance(version, str) for version in versions)
-        return uuid, fixed, schema, metadata["last-updated-ms"] if moves else None
+        if not any(isinstance(version, str) for version in versions):
+            return uuid, fixed, schema, None
+        # A branch is read with the table's schema, whose id may have been another schema's that has
+        # expired. Tags may move and back.
+        return uuid, fixed, (schema, str(fields(metadata))), metadata["last-updated-ms"]
     snapshot = current_snapshot(metadata)
     current = snapshot and snapshot.snapshot_id
     # A rollback makes an earlier snapshot current again.
