@@ -124,7 +124,8 @@ def _plan(io: FileIO, snapshot: Mapping[str, Any], parent: Mapping[str, Any]) ->
     if not snapshot.get("sequence-number"):
         raise StreamError(
             f"The snapshot {number} is of format version 1, which has no sequence numbers, so that "
-            "its changes have no order. Upgrade the table to format version 2."
+            "its changes have no order. Upgrade the table to format version 2, and then run the "
+            "stream with --full-refresh."
         )
     entries = _own_entries(io, snapshot)
     data = _with_content(entries, DataFileContent.DATA)
