@@ -41,7 +41,7 @@ def range_of(kind: str, batch_size: str = "day") -> str:
     ],
 )
 def test_literals(kind: str, start: str, end: str) -> None:
-    assert range_of(kind) == f"`AT` >= {start} and `AT` < {end}"
+    assert range_of(kind) == f"`at` >= {start} and `at` < {end}"
 
 
 def test_hours_of_a_date() -> None:
