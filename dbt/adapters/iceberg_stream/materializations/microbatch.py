@@ -41,8 +41,8 @@ def batch_range_sql(
     name, kind = next(of_columns, (configured, "timestamp"))
     if kind == "date" and str(model["config"].get("batch_size")) == "hour":
         raise CompilationError(
-            f"{model['unique_id']} has `batch_size: hour`, but its `event_time` `{configured}` is a "
-            "date. Set `batch_size: day`, or use a column that has the time of day."
+            f"{model['unique_id']} has `batch_size: hour`, but its `event_time` `{configured}` is "
+            "a date. Set `batch_size: day`, or use a column that has the time of day."
         )
     start = _literal(batch["event_time_start"], kind)
     end = _literal(batch["event_time_end"], kind)
