@@ -71,6 +71,8 @@ TESTS = {
         f"(select count(*) as c from {RAW} version as of 'fixed') as b where a.c <> b.c"
     ),
 }
+# Events of the source after which a stream may have to begin again.
+LOSE_CHANGES = {"back", "there and back", "expire", "recreate"}
 # All days of the source, so that its batches are all its rows.
 DAYS = ["--event-time-start", "2026-03-08", "--event-time-end", "2026-03-10"]
 BATCHES = {"event_time": "at", "batch_size": "day", "begin": "2026-03-08"}
@@ -100,6 +102,7 @@ class World:
         history: rows of the source's snapshots, by their ids.
         zone: time zone of dbt's sessions.
         user: whose output of the profile builds.
+        happened: names of the events since the tables were last checked.
     """
 
     rng: Random
@@ -114,6 +117,7 @@ class World:
     is_view: bool = False
     zone: str = "UTC"
     user: str = "default"
+    happened: list[str] = field(default_factory=list)
 
     def files(self) -> dict[str, str]:
         """The project's files, by their paths."""

@@ -253,11 +253,6 @@ class TestIncrements(SmallTables):
     def models(self) -> dict[str, str]:
         return {"by_key.sql": BY_KEY}
 
-    @pytest.fixture(autouse=True)
-    def adapter_merges(self, request: pytest.FixtureRequest) -> None:
-        if request.config.getoption("--method") == "connect":
-            pytest.skip("on a cluster Spark merges all increments")
-
     def increment(self, expect_pass: bool = True, **variables: Any) -> Any:
         return run_dbt(["run", "--vars", str(variables)], expect_pass=expect_pass)[0]
 

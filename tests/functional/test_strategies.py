@@ -107,7 +107,7 @@ class TestMicrobatch:
     def models(self) -> dict[str, str]:
         return {
             "events.sql": EVENTS,
-            "aligned.sql": BATCHES.replace("='at'", "='AT'").format(
+            "aligned.sql": BATCHES.replace("='at'", "='`AT`'").format(
                 partition="partition_by=['day(at)']"
             ),
             "unaligned.sql": BATCHES.format(partition="lookback=1"),

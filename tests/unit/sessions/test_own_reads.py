@@ -24,6 +24,7 @@ class Lake:
         self.table: dict[str, Any] = {
             "table-uuid": "u",
             "current-schema-id": 0,
+            "schemas": [{"schema-id": 0, "fields": []}],
             "current-snapshot-id": None,
             "snapshots": [],
             "last-updated-ms": 0,
@@ -43,7 +44,10 @@ class Lake:
         return number
 
     def alter(self) -> None:
-        self.table = {**self.table, "current-schema-id": self.table["current-schema-id"] + 1}
+        schemas = self.table["schemas"]
+        number = len(schemas)
+        new = {"schema-id": number, "fields": [{"id": number, "name": f"c{number}"}]}
+        self.table = {**self.table, "current-schema-id": number, "schemas": [*schemas, new]}
 
     def expire(self) -> None:
         self.table = {**self.table, "snapshots": self.table["snapshots"][-1:]}

@@ -30,6 +30,7 @@ class OneTable:
         return {
             "table-uuid": "u",
             "current-schema-id": 0,
+            "schemas": [{"schema-id": 0, "fields": []}],
             "last-updated-ms": 0,
             "current-snapshot-id": 1,
             "snapshots": [{"snapshot-id": 1, "timestamp-ms": 0, "summary": summary}],

@@ -163,7 +163,7 @@ def retried_nodes(folder: Path) -> list[str]:
 
 
 def continued_models(folder: Path) -> set[str]:
-    """Return the unique ids of the models of which `dbt retry` runs the failed batches only.
+    """Return the unique ids of the models that `dbt retry` continues: it runs their failed batches.
 
     Args:
         folder: where dbt reads the results of the command that is retried.

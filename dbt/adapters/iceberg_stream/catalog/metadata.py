@@ -125,9 +125,32 @@ NAME_MAPPING = "schema.name-mapping.default"
 
 
 def name_mapping(metadata: Metadata) -> str | None:
-    """Return a table's name mapping; a change of it changes what rows files have."""
+    """Return a table's name mapping; None if it has none."""
     mapping: str | None = (metadata.get("properties") or {}).get(NAME_MAPPING)
     return mapping
+
+
+def row_schema(metadata: Metadata) -> list[Any]:
+    """Return what decides which columns the rows of a table or view have.
+
+    The id of a schema does not: another one gets it after the schema has expired.
+
+    Args:
+        metadata: of a table or view.
+
+    Returns:
+        The current fields without comments; for a table with a name mapping, these and the mapping,
+        another one of which gives columns of its files other values.
+    """
+    columns = [_without_comments(field) for field in fields(metadata)]
+    mapping = name_mapping(metadata)
+    return columns if mapping is None else [columns, mapping]
+
+
+def _without_comments(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_comments(item) for key, item in value.items() if key != "doc"}
+    return [_without_comments(item) for item in value] if isinstance(value, list) else value
 
 
 # Lists of versions, of a table's layout or of a view: the id of the current one, and that in each.

@@ -204,9 +204,10 @@ class BuildHooks(metaclass=AdapterMeta):
 
     @available.parse(lambda *a, **k: False)
     def continues_batches(self, unique_id: str) -> bool:
-        """Return whether a model's batches complete those of the command that `dbt retry` retries.
+        """Return whether this command is a `dbt retry` that runs only a model's failed batches.
 
-        dbt gives `--full-refresh` to the retry, too, and its first batch would replace the table.
+        dbt gives the retry the options of the first command. With `--full-refresh`, the retry's
+        first batch would replace the table, and with it the batches that had succeeded.
 
         Args:
             unique_id: the model's.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.iceberg_stream.builds.names import with_published_names, without_build
-from dbt.adapters.iceberg_stream.catalog.metadata import fields, name_mapping, same_rows
+from dbt.adapters.iceberg_stream.catalog.metadata import row_schema, same_rows
 from dbt.adapters.iceberg_stream.catalog.views import current_version, view_query
 from dbt.adapters.iceberg_stream.sql.reads import CURRENT
 from dbt.adapters.iceberg_stream.tables.commit.read_set import capture_read_set
@@ -159,22 +159,8 @@ def _definition(view: Metadata, build: str | None) -> list[Any]:
 
 
 def schema_digest(metadata: Metadata) -> str:
-    """Return a digest of the columns of a table or view, and of how files have them.
-
-    Comments are left out.
-
-    Args:
-        metadata: of a table or view.
-    """
-    columns = [_without_comments(field) for field in fields(metadata)]
-    mapping = name_mapping(metadata)
-    return digest(columns if mapping is None else [columns, mapping])
-
-
-def _without_comments(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_comments(item) for key, item in value.items() if key != "doc"}
-    return [_without_comments(item) for item in value] if isinstance(value, list) else value
+    """Return a digest of what decides which columns the rows of a table or view have."""
+    return digest(row_schema(metadata))
 
 
 def digest(value: Any) -> str:

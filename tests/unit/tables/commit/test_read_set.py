@@ -19,6 +19,9 @@ def table(
     return {
         "table-uuid": uuid,
         "current-schema-id": schema,
+        "schemas": [
+            {"schema-id": number, "fields": [{"id": number, "name": "x"}]} for number in (0, 1, 3)
+        ],
         "current-snapshot-id": snapshot,
         "snapshots": made,
         "last-updated-ms": at,
@@ -56,7 +59,8 @@ def pinned(catalog: Catalog, sql: str, views: dict[str, Reads | None] | None = N
 
 def test_tables() -> None:
     actual = pinned(Catalog(a=table(), b=table(None, 3, "u", 9)), "select * from s.a join lake.s.b")
-    assert actual.versions == {("s", "a"): ("t", 1, 0, 5), ("s", "b"): ("u", None, 3, 9)}
+    x, y = ([{"id": number, "name": "x"}] for number in (0, 3))
+    assert actual.versions == {("s", "a"): ("t", 1, x, 5), ("s", "b"): ("u", None, y, 9)}
     assert actual.definitions == ()
 
 
@@ -209,7 +213,8 @@ def test_cached_views_keep_the_versions_of_their_rows() -> None:
     sql = reads("select * from NEW join s.b")
     actual = capture_read_set(catalogs, sql, views, cached=cached)
     assert actual is not None
-    assert actual.versions == {("s", "a"): ("t", 1, 0, 5), ("s", "b"): ("u", 5, 0, 5)}
+    x = [{"id": 0, "name": "x"}]
+    assert actual.versions == {("s", "a"): ("t", 1, x, 5), ("s", "b"): ("u", 5, x, 5)}
     assert actual.changed(catalogs) == ("s", "a")
     assert actual.has_changed(("s", "a"), None)
     assert not actual.has_changed(("s", "other"), None)

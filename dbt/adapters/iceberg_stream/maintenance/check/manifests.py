@@ -279,6 +279,6 @@ def _summary_holds(kind: IcebergType, summary: Any, value: Any) -> bool:
 
 
 def _as_java_orders(values: list[bytes]) -> bool:
-    """Return whether UUIDs ascend as two signed numbers, as which Java's writers compare them."""
+    """Return whether UUIDs are in the order of Java's writers, which compare two signed numbers."""
     halves = [struct.unpack(">qq", value) for value in values]
     return halves == sorted(halves)

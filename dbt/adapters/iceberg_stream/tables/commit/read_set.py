@@ -12,12 +12,7 @@ from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.metadata import (
-    Metadata,
-    current_snapshot,
-    fields,
-    name_mapping,
-)
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot, row_schema
 from dbt.adapters.iceberg_stream.sql.reads import CURRENT, AsOf, NameParts, Reads
 
 Views = Mapping[str, Reads | None]
@@ -130,7 +125,7 @@ class ReadSet:
             metadata: its metadata since then.
         """
         uuid, snapshot, _, changed = self.versions[name]
-        version = (uuid, snapshot, _schema(metadata), changed)
+        version = (uuid, snapshot, row_schema(metadata), changed)
         return replace(self, versions={**self.versions, name: version})
 
 
@@ -257,25 +252,17 @@ def _version(metadata: Metadata, as_of: Iterable[AsOf]) -> Version:
     """
     if "versions" in metadata:
         return metadata["view-uuid"], metadata["current-version-id"]
-    uuid, schema = metadata["table-uuid"], _schema(metadata)
+    uuid, schema = metadata["table-uuid"], row_schema(metadata)
     versions = sorted((v for v in as_of if v is not None), key=str)
     fixed = tuple(_snapshot_id(metadata, version) for version in versions)
     if None not in as_of:
-        if not any(isinstance(version, str) for version in versions):
-            return uuid, fixed, schema, None
-        # A branch is read with the table's schema, whose id may have been another schema's that has
-        # expired. Tags may move and back.
-        return uuid, fixed, (schema, str(fields(metadata))), metadata["last-updated-ms"]
+        # A branch is read with the table's schema, a snapshot with its own. Tags may move and back.
+        moves = any(isinstance(version, str) for version in versions)
+        return uuid, fixed, schema, metadata["last-updated-ms"] if moves else None
     snapshot = current_snapshot(metadata)
     current = snapshot and snapshot.snapshot_id
     # A rollback makes an earlier snapshot current again.
     return uuid, (current, *fixed) if fixed else current, schema, metadata["last-updated-ms"]
-
-
-def _schema(metadata: Metadata) -> Any:
-    """Return what a table's columns are, and how they are found in its files."""
-    schema_id, mapping = metadata["current-schema-id"], name_mapping(metadata)
-    return schema_id if mapping is None else (schema_id, mapping)
 
 
 def _snapshot_id(metadata: Metadata, version: int | str) -> int | None:

@@ -101,7 +101,7 @@ class Describer:
 
     @cached_property
     def _floating(self) -> set[int]:
-        """Ids of columns that may hold NaN."""
+        """Ids of the `float` and `double` columns, which may hold NaN."""
         types = (iceberg.FloatType, iceberg.DoubleType)
         return {k for k, column in self._plan.items() if isinstance(column.iceberg_type, types)}
 
@@ -152,7 +152,7 @@ class Describer:
             # Readers skip a delete file by its metrics, which must be of the key columns only.
             for metric in COLUMN_METRICS:
                 metrics[metric] = {k: v for k, v in metrics[metric].items() if k in equality_ids}
-            # No bound includes NaN, but a key may be NaN.
+            # Bounds leave out NaN. By them, readers would skip the delete of a key that is NaN.
             for bounds in ("lower_bounds", "upper_bounds"):
                 metrics[bounds] = {
                     k: v for k, v in metrics[bounds].items() if k not in self._floating

@@ -30,7 +30,6 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 NO_POSITIONS = pa.array([], pa.int64())
-# Files without field ids have it; only Spark finds their columns.
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def plan_first_read(table: LoadedTable, ancestors: Sequence[Mapping[str, Any]]) 
 def _is_readable(metadata: Metadata, table: LoadedTable) -> bool:
     """Return whether PyArrow can read all files with the current columns."""
     if name_mapping(metadata) is not None:
-        return False
+        return False  # only Spark finds the columns of files without field ids
     nested: dict[int, list[int]] = {}
     for schema in metadata["schemas"]:
         for field in schema["fields"]:
