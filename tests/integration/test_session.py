@@ -5,12 +5,26 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine
+from dbt.adapters.iceberg_stream.engines.python_functions import PythonFunction
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
+
+
+@pytest.fixture
+def other_session(spark: Session, engine_home: Path) -> Iterator[Session]:
+    """A second session on the engine."""
+    engine = EmbeddedEngine(EngineSettings(engine_home, keep_alive=120))
+    session = Session(engine.endpoint(), {})
+    yield session
+    session.close()
+    engine.release()
 
 
 def test_few_rows(spark: Session) -> None:
@@ -74,6 +88,31 @@ def test_both_clients_share_the_session(spark: Session) -> None:
     spark.renew({"spark.sql.session.timeZone": "America/Lima"})
     assert spark.query("select count(*) as n from one, two").to_pylist() == [{"n": 2}]
     assert spark.setting("spark.sql.session.timeZone") == "America/Lima"
+
+
+READ_FILE = """
+from pyspark import SparkFiles
+
+def read(name):
+    with open(SparkFiles.get(name)) as file:
+        return file.read()
+"""
+
+
+def test_files_of_a_python_program_stay_in_its_session(
+    spark: Session, other_session: Session, tmp_path: Path
+) -> None:
+    read = PythonFunction("read", "read.py", READ_FILE, "read")
+    for name, session in (("one", spark), ("other", other_session)):
+        session.register_function("read", read, "string", deterministic=False)
+        session.run(f"create temporary view own as select '{name}' as name")
+        file = tmp_path / name / "name.txt"
+        file.parent.mkdir()
+        file.write_text(name)
+        session.spark.addArtifacts(str(file), file=True)
+    for name, session in (("one", spark), ("other", other_session)):
+        rows = session.query("select read('name.txt') as file, name from own")
+        assert rows.to_pylist() == [{"file": name, "name": name}]
 
 
 def test_rows_of_a_command(spark: Session) -> None:

@@ -202,6 +202,10 @@ def spark_settings(settings: EngineSettings, sockets: Path, scratch: Path) -> di
         "spark.sql.adaptive.enabled": "true",
         # Each run of a project compiles its models' code again if it has more than this.
         "spark.sql.codegen.cache.maxEntries": "2000",
+        # A session with class loaders of its own would compile them twice once more, and Spark keep
+        # all of it. Sessions of Python models have their own.
+        "spark.sql.artifact.isolation.enabled": "false",
+        "spark.sql.artifact.isolation.alwaysApplyClassloader": "false",
         # One partition per core: small models took twice as long with sixteen.
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1)),
     }

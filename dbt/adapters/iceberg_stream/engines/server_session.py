@@ -37,6 +37,11 @@ MOMENT_SECONDS = 2.0
 # Detects networks that drop packets silently; servers allow one ping in 5 minutes.
 KEEPALIVE = {"grpc.keepalive_time_ms": 300_000, "grpc.keepalive_timeout_ms": 20_000}
 ProgressHandler = Callable[..., None]
+# What a session adds to Spark, such as files, stays in it: not at first in the embedded engine.
+OWN_ARTIFACTS = {
+    "spark.sql.artifact.isolation.enabled": "true",
+    "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+}
 
 
 class ServerSession:
@@ -68,6 +73,7 @@ class ServerSession:
         self._interpretation = Interpretation()
         self._progress_handlers: list[ProgressHandler] = []
         self._opened_spark: SparkSession | None = None
+        self._shares_artifacts = endpoint.socket is not None
         self._client = self._open_client(str(uuid.uuid4()))
         try:
             on_open(self._client.session_id)
@@ -105,7 +111,10 @@ class ServerSession:
 
     @property
     def spark(self) -> SparkSession:
-        """The session itself, for Python models."""
+        """The session itself, for Python models; what they add to it stays in it."""
+        if self._shares_artifacts:
+            self._shares_artifacts = False
+            self.renew(OWN_ARTIFACTS)
         self._interpretation.switch(self, on=False)
         return self._spark
 
@@ -238,11 +247,12 @@ class ServerSession:
         """
         old, copy = self._client, str(uuid.uuid4())
         with explain():
+            # Some settings count from the start of a session only.
+            self.configure(settings)
             old.clone(copy)
             spark, self._opened_spark = self._opened_spark, None
             self._client = self._open_client(copy)
             self._on_open(copy)
-            self.configure(settings)
             _end(old, spark)
 
     def interrupt(self) -> bool:

@@ -33,12 +33,7 @@ public final class SocketServer {
   public static void main(String[] arguments) throws Exception {
     Thread initialization = new Thread(BrokenClasses::initialize);
     initialization.start();
-    // As Spark's own main class: each session has its own artifacts and class loader.
-    SparkSession session =
-        SparkSession.builder()
-            .config("spark.sql.artifact.isolation.enabled", true)
-            .config("spark.sql.artifact.isolation.alwaysApplyClassloader", true)
-            .getOrCreate();
+    SparkSession session = SparkSession.builder().getOrCreate();
     SparkConnectService$ service = SparkConnectService$.MODULE$;
     initialization.join();
     Server server = serve(session.sparkContext(), Path.of(arguments[0]));
