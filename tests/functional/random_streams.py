@@ -147,6 +147,7 @@ KINDS = {
         "unique_key=['part', 'id'], sequence_by=['at']",
         lambda: Truth(key=("part", "id"), is_ordered=True),
     ),
+    "by_equality": Kind(f"{ORDERED}, delete_encoding='equality'", lambda: Truth(is_ordered=True)),
     "kept": Kind("unique_key='id', ignore_null_updates=true", lambda: Truth(keeps_values=True)),
     "kept_ordered": Kind(
         f"{ORDERED}, ignore_null_updates=true", lambda: Truth(is_ordered=True, keeps_values=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from pathlib import Path
 from random import Random
@@ -69,10 +69,7 @@ class TestRandomStreams:
         is_long, kinds = seed >= 100, list(KINDS)
         steps, kinds = (MANY_STEPS, kinds) if is_long else (STEPS, kinds[::2])
         truths = {(kind, way): KINDS[kind].truth() for kind in kinds for way in WAYS}
-        for kind in kinds:
-            for way in WAYS:
-                run(project, f"drop table if exists {{schema}}.{kind}_{way}")
-        self.time = time.time() - 3000
+        self.begin([f"{kind}_{way}" for kind in kinds for way in WAYS])
         for step in range(steps):
             for ops in ("ud", "udt"):
                 for _ in range(self.rng.randint(1, 3)):
@@ -92,6 +89,14 @@ class TestRandomStreams:
             if wrong:
                 pytest.fail("\n".join(map(str, (seed, *wrong))))
         assert_nothing_lost(project.adapter.catalog)
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Remove the files and tables of another seed."""
+        self.time = time.time() - 3000
+        for file in (Path(self.project.project_root) / "landing").glob("*/*.parquet"):
+            file.unlink()
+        for name in names:
+            run(self.project, f"drop table if exists {{schema}}.{name}")
 
     def land(self, ops: str, batch: list[Change], truths: dict[tuple[str, str], Any]) -> None:
         folder = Path(self.project.project_root) / "landing" / ops
@@ -149,11 +154,7 @@ class TestRandomStreams:
         kinds = kinds if seed >= 100 else kinds[1::2]
         names = {f"{kind}_{way}": kind for kind in kinds for way in ("few", "spark")}
         truths = {(kind, name): KINDS[kind].truth() for name, kind in names.items()}
-        self.time = time.time() - 3000
-        for file in (Path(project.project_root) / "landing").glob("*/*.parquet"):
-            file.unlink()
-        for name in names:
-            run(project, f"drop table if exists {{schema}}.{name}")
+        self.begin(names)
         self.land_all(truths)
         run_dbt(["run", "--select", *names])
         for _ in range(MANY_STEPS if seed >= 100 else 1):

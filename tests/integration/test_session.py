@@ -109,6 +109,7 @@ def test_files_of_a_python_program_stay_in_its_session(
         file = tmp_path / name / "name.txt"
         file.parent.mkdir()
         file.write_text(name)
+        session.activate()
         session.spark.addArtifacts(str(file), file=True)
     for name, session in (("one", spark), ("other", other_session)):
         rows = session.query("select read('name.txt') as file, name from own")

@@ -111,15 +111,18 @@ class ServerSession:
 
     @property
     def spark(self) -> SparkSession:
-        """The session itself, for Python models; what they add to it stays in it."""
-        if self._shares_artifacts:
-            self._shares_artifacts = False
-            self.renew(OWN_ARTIFACTS)
+        """The session itself, for data frames."""
         self._interpretation.switch(self, on=False)
         return self._spark
 
     def activate(self) -> None:
-        """Make it the active session of this thread, for users' code."""
+        """Make it the active session of this thread, for users' code.
+
+        What this code adds to Spark stays in the session.
+        """
+        if self._shares_artifacts:
+            self._shares_artifacts = False
+            self.renew(OWN_ARTIFACTS)
         from dbt.adapters.iceberg_stream.engines.client import activate
 
         activate(self.spark)

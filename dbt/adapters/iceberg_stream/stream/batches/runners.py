@@ -171,7 +171,8 @@ def read_changed_keys(plan: DeltaPlan, delta: Delta) -> Delta:
 
 def _with_changed_keys(plan: DeltaPlan, sub: SubBatch) -> SubBatch:
     names = dict.fromkeys((*plan.keys, *plan.sequence_by))
-    schema = pa.schema([plan.schema.field(name) for name in names])
+    # The keys of rows have no order in the files of changed keys.
+    schema = pa.schema([plan.schema.field(name).with_nullable(True) for name in names])
     parts = []
     for number, new in enumerate(sub.data):
         keys = _read_keys(plan, schema, new.file)

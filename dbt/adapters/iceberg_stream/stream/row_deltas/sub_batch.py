@@ -276,15 +276,28 @@ class OpenSubBatch:
         self._open = {}
 
     def _write_equality_deletes(self) -> Iterator[tuple[WrittenFile, Partition]]:
-        """Write all changed keys: each may have a row in an earlier sub-batch or commit."""
+        """Write all changed keys: each may have a row in an earlier sub-batch or commit.
+
+        The order of a row is in the row. A delete of another writer's has none, so that what would
+        be left of the row's order here would be taken for the order of its delete.
+        """
         if self._last is None:
             return
         stored = _stored_columns(self._plan)
         columns, names = list(stored), list(stored.values())
-        schema = pa.schema([self._plan.schema.field(name) for name in names])
-        parts: Iterable[tuple[Partition, pa.Table]] = [((), self._last)]
+        fields = [self._plan.schema.field(name) for name in names]
+        schema = pa.schema(
+            [f if f.name in self._plan.keys else f.with_nullable(True) for f in fields]
+        )
+        last = self._last
+        has_row = pc.greater_equal(last[POS], 0)
+        for name in (name for name in columns if name not in self._plan.keys):
+            none = pa.scalar(None, last[name].type)
+            orders = pc.if_else(has_row, none, last[name])
+            last = last.set_column(last.schema.get_field_index(name), name, orders)
+        parts: Iterable[tuple[Partition, pa.Table]] = [((), last)]
         if self._plan.deletes_by_partition:
-            parts = split(self._last)
+            parts = split(last)
         for partition, part in parts:
             keys = part.select(columns).rename_columns(names).combine_chunks()
             batches = [conform(batch, schema) for batch in keys.to_batches()]
