@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -258,6 +259,52 @@ def deletes_of_no_file(lake: IcebergCatalog) -> None:
     )
 
 
+def field(name: str, change: Callable[[Any], Any]) -> Callable[[ManifestEntry], None]:
+    def edit(entry: ManifestEntry) -> None:
+        entry.data_file[FIELD[name]] = change(entry.data_file[FIELD[name]])
+
+    return edit
+
+
+def in_files_of_deletes(change: Callable[[pa.Table], pa.Table]) -> Damage:
+    """Write the position delete files again; their manifest names no data file."""
+
+    def damage(lake: IcebergCatalog) -> None:
+        for entry in data_files(lake, DELETES):
+            if entry.data_file.content == DataFileContent.POSITION_DELETES:
+                rewrite_parquet(entry.data_file.file_path, change)
+        for name in ("referenced_data_file", "lower_bounds", "upper_bounds"):
+            positions(field(name, lambda _: None))(lake)
+
+    return damage
+
+
+def respelled(location: str) -> str:
+    return location.replace("file:///", "file:/")
+
+
+def respelled_paths(rows: pa.Table) -> pa.Table:
+    paths = pa.array([respelled(path.as_py()) for path in rows["file_path"]])
+    return rows.set_column(0, rows.schema.field(0), paths)
+
+
+def without_ids(rows: pa.Table) -> pa.Table:
+    return rows.cast(pa.schema([with_id(column, None) for column in rows.schema]))
+
+
+def twice_in_two_spellings(lake: IcebergCatalog) -> None:
+    def change(entries: list[ManifestEntry]) -> None:
+        entries.append(copy.deepcopy(entries[0]))
+        field("file_path", respelled)(entries[-1])
+
+    edit_entries(lake, DATA, change)
+
+
+def vector_of_another_file(lake: IcebergCatalog) -> None:
+    files = {entry.data_file.file_path for entry in data_files(lake)}
+    positions(field("referenced_data_file", lambda path: min(files - {path})))(lake)
+
+
 def data_file_in_orc(lake: IcebergCatalog) -> None:
     def change(entries: list[ManifestEntry]) -> None:
         entries[0].data_file[FIELD["file_format"]] = FileFormat.ORC
@@ -338,6 +385,13 @@ FILES: list[tuple[str, int, Damage]] = [
     ("vector-fields", 3, vector_without_place),
     ("unsorted-deletes", 2, unsorted_deletes),
     ("dangling-delete", 2, deletes_of_no_file),
+    ("delete-location", 3, positions(field("referenced_data_file", respelled))),
+    ("delete-location", 2, in_files_of_deletes(respelled_paths)),
+    ("field-id", 2, in_files_of_deletes(without_ids)),
+    ("vector-blob", 3, vector_of_another_file),
+    ("vector-blob", 3, positions(field("content_offset", lambda offset: offset + 1))),
+    ("file-twice", 2, twice_in_two_spellings),
+    ("value-counts", 2, rewritten(lambda rows: rows.drop_columns(["value"]))),
     ("not-checked", 2, data_file_in_orc),
     ("row-id-twice", 3, stored_row_ids(0)),
     ("row-ids", 3, stored_row_ids(1000)),

@@ -187,3 +187,13 @@ def test_a_class_that_stays_unusable() -> None:
     with pytest.raises(StatementError) as of_user, explain():
         raise SparkConnectException(own)
     assert not of_user.value.engine_gone
+
+
+def test_an_exception_without_a_message() -> None:
+    name = "java.nio.BufferUnderflowException"
+    place = "java.base/java.nio.Buffer.nextGetIndex(Buffer.java:699)"
+    said = f"Spark failed with {name}, which has no message"
+    text = f"({name}) \n\nJVM stacktrace:\n{name}\n\tat {place}\n\tat org.x.Y.z(Y.java:1)"
+    assert describe(text) == f"{said}, raised at {place}."
+    assert describe(name) == f"{said}."
+    assert describe("") == ""

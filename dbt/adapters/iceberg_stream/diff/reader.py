@@ -21,7 +21,8 @@ from dbt.adapters.iceberg_stream.diff.files import FileRows
 from dbt.adapters.iceberg_stream.diff.version import TableVersion
 from dbt.adapters.iceberg_stream.tables.commit.producer import partition_spec
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
-from dbt.adapters.iceberg_stream.tables.files.projection import field_id, project
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
+from dbt.adapters.iceberg_stream.tables.files.projection import project
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 # Row groups that are read at once: memory holds all of them.

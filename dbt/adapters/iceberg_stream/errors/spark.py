@@ -348,7 +348,8 @@ def describe(text: str) -> str:
         text: the error's text; stack trace, query plan and secrets are removed.
     """
     text = without_secrets(_without_call(text))
-    message = JAVA_CLASS.sub("", PLAN.sub(r"\1", STACK.sub("", text)).strip())
+    full = PLAN.sub(r"\1", STACK.sub("", text)).strip()
+    message = JAVA_CLASS.sub("", full) or _of_class(full, text)
     message = OWN_EXCEPTION.sub("", message)
     message = _with_cause(message, text)
     if re.search(FORBIDDEN, message):
@@ -357,6 +358,13 @@ def describe(text: str) -> str:
         if re.search(pattern, text):
             return f"{message}\n{advice}"
     return message
+
+
+def _of_class(name: str, text: str) -> str:
+    """Return a message for an exception without one: its class, and where Java raised it."""
+    place = re.search(r"^\s*at ([\w.$/@-]+\(.*\))", text, re.MULTILINE)
+    where = f", raised at {place[1]}" if place else ""
+    return f"Spark failed with {name.strip('():')}, which has no message{where}." if name else ""
 
 
 def _with_cause(message: str, text: str) -> str:

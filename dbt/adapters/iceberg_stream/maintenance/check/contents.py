@@ -24,9 +24,10 @@ from dbt.adapters.iceberg_stream.maintenance.check.values import (
     bound_value,
     comparable,
     holds_nan,
+    is_bound,
     partition_value,
 )
-from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id, nested_ids
 
 BATCH_ROWS = 100_000
 # OverflowError: Python has no dates before the year 1 and after 9999.
@@ -124,6 +125,7 @@ def _check_parquet(
             _add_partition(schemas, number, partition_field, batch, paths, columns, unsupported)
     for name in sorted(unsupported):
         yield Finding("not-checked", where, f"Values of the partition field `{name}`.")
+    yield from _absent(schemas, file, parquet.schema_arrow)
     for identifier, column in columns.items():
         yield from _metrics(schemas.fields.get(identifier), identifier, file, column)
         if len(paths[identifier]) == 1:
@@ -183,7 +185,18 @@ def _metrics(
             yield Finding(
                 "value-counts", file.file_path, f"{name} has {number} {metric}, not {count}."
             )
-    if column is None or actual.lower is None:
+    if column is None:
+        return
+    for side, bounds in (("lower", file.lower_bounds), ("upper", file.upper_bounds)):
+        raw = (bounds or {}).get(identifier)
+        if raw is not None and not is_bound(column.field_type, raw):
+            yield Finding(
+                "bounds",
+                file.file_path,
+                f"The {side} bound of {name} has {len(raw)} bytes, which no "
+                f"{column.field_type} has.",
+            )
+    if actual.lower is None:
         return
     lower = bound_value(column.field_type, (file.lower_bounds or {}).get(identifier))
     upper = bound_value(column.field_type, (file.upper_bounds or {}).get(identifier))
@@ -195,6 +208,22 @@ def _metrics(
         yield Finding(
             "bounds", file.file_path, f"The upper bound of {name} is below a value of the file."
         )
+
+
+def _absent(schemas: TableSchemas, file: DataFile, schema: pa.Schema) -> Iterator[Finding]:
+    """Check the metrics of columns that a file does not have: readers find nulls in them."""
+    present = {i for f in schema for i in (field_id(f), *(i for _, i in nested_ids(f)))}
+    bounds = {*(file.lower_bounds or {}), *(file.upper_bounds or {})}
+    nulls = file.null_value_counts or {}
+    for identifier in sorted({*bounds, *nulls} - present):
+        column = schemas.fields.get(identifier)
+        is_null = identifier not in bounds and nulls[identifier] == file.record_count
+        if column is not None and not is_null:
+            yield Finding(
+                "value-counts",
+                file.file_path,
+                f"The file has no column `{column.name}`, of which its manifest has values.",
+            )
 
 
 def _required(column: NestedField | None, file: DataFile, actual: _Column) -> Iterator[Finding]:

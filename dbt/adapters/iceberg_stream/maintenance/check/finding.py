@@ -245,6 +245,16 @@ KINDS: dict[str, Kind] = {
         "Readers that merge position deletes in order miss some of them.",
         "Run `rewrite_position_delete_files`.",
     ),
+    "delete-location": Kind(
+        "error",
+        "Engines compare locations as texts: deleted rows reappear.",
+        _REBUILD,
+    ),
+    "vector-blob": Kind(
+        "error",
+        "Engines apply the deletes of another file: its rows reappear, and others are lost.",
+        _REBUILD,
+    ),
     "dangling-delete": Kind(
         "note",
         "The deletes apply to no file; every scan still has to read them during planning.",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry
 
+from dbt.adapters.iceberg_stream.catalog.locations import comparable
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.schemas import TableSchemas
@@ -46,10 +48,11 @@ def check_live(
     """
     data = [entry for entry in entries if entry.data_file.content == DATA]
     deletes = [entry for entry in entries if entry.data_file.content != DATA]
-    paths = Counter(entry.data_file.file_path for entry in data)
-    for path, times in paths.items():
+    paths = {comparable(entry.data_file.file_path): entry.data_file.file_path for entry in data}
+    counts = Counter(comparable(entry.data_file.file_path) for entry in data)
+    for path, times in counts.items():
         if times > 1:
-            yield Finding("file-twice", path, f"{ref} lists the file {times} times.")
+            yield Finding("file-twice", paths[path], f"{ref} lists the file {times} times.")
     yield from _totals(metadata, ref, data, deletes)
     yield from _vectors(metadata["format-version"], deletes)
     yield from _position_deletes(ref, data, deletes)
@@ -127,6 +130,7 @@ def _position_deletes(
 ) -> Iterator[Finding]:
     numbers = {entry.data_file.file_path: entry.sequence_number or 0 for entry in data}
     files = {entry.data_file.file_path: entry.data_file for entry in data}
+    live = LiveLocations(ref, files)
     vectors: dict[str, list[ManifestEntry]] = defaultdict(list)
     for entry in deletes:
         referenced = only_file(entry.data_file)
@@ -139,11 +143,7 @@ def _position_deletes(
         if referenced not in numbers:
             if referenced_file(entry.data_file) is None:
                 continue  # `check_positions` reads which files it is about
-            yield Finding(
-                "dangling-delete",
-                entry.data_file.file_path,
-                f"It deletes rows of {referenced}, which is not live in {ref}.",
-            )
+            yield live.dangling(entry.data_file.file_path, referenced)
         elif (entry.sequence_number or 0) < numbers[referenced]:
             yield Finding(
                 "dangling-delete",
@@ -154,6 +154,36 @@ def _position_deletes(
     for path, own in vectors.items():
         if len(own) > 1:
             yield Finding("vector-twice", path, f"{ref} has {len(own)} vectors of the file.")
+
+
+class LiveLocations:
+    """Locations of the live data files of a branch or tag.
+
+    Args:
+        ref: the branch or tag.
+        locations: of the files.
+    """
+
+    def __init__(self, ref: str, locations: Iterable[str]) -> None:
+        self._ref = ref
+        self._locations = locations
+
+    @cached_property
+    def _by_spelling(self) -> dict[str, str]:
+        return {comparable(location): location for location in self._locations}
+
+    def dangling(self, where: str, location: str) -> Finding:
+        """Return what is wrong with deletes of a file that is not live under this text.
+
+        Args:
+            where: location of the delete file.
+            location: of the file.
+        """
+        if spelling := self._by_spelling.get(comparable(location)):
+            text = f"It says {location}, and {self._ref} {spelling}, which is the same file."
+            return Finding("delete-location", where, text)
+        text = f"It deletes rows of {location}, which is not live in {self._ref}."
+        return Finding("dangling-delete", where, text)
 
 
 def only_file(delete: DataFile) -> str | None:

@@ -40,18 +40,18 @@ class Listed:
     """The files that the manifests of all snapshots list.
 
     Attributes:
-        sizes: size of each file in bytes by its location; 0 if unknown.
+        sizes: size of each file in bytes by its location; None if unknown.
         used_by: the newest snapshot that references a file, by the file's location.
         heads: live entries of the snapshot of each branch and tag.
         manifests: how many manifests were read.
     """
 
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int | None] = field(default_factory=dict)
     used_by: dict[str, int] = field(default_factory=dict)
     heads: dict[str, list[ManifestEntry]] = field(default_factory=dict)
     manifests: int = 0
 
-    def add(self, location: str, size: int, snapshot_id: int) -> None:
+    def add(self, location: str, size: int | None, snapshot_id: int) -> None:
         """Add a file that a snapshot references, unless a newer one does."""
         self.sizes.setdefault(location, size)
         self.used_by.setdefault(location, snapshot_id)
@@ -92,13 +92,11 @@ def check_manifests(
                 if manifest.manifest_path not in visited:
                     yield from _check_manifest(table, schemas, manifest, entries, snapshot)
             visited.add(manifest.manifest_path)
-            listed.add(
-                manifest.manifest_path, manifest.manifest_length or 0, snapshot["snapshot-id"]
-            )
+            listed.add(manifest.manifest_path, manifest.manifest_length, snapshot["snapshot-id"])
             live = [entry for entry in entries if entry.status != DELETED]
             for entry in live:
                 file = entry.data_file
-                listed.add(file.file_path, file.file_size_in_bytes or 0, snapshot["snapshot-id"])
+                listed.add(file.file_path, file.file_size_in_bytes, snapshot["snapshot-id"])
             for name in names:
                 listed.heads.setdefault(name, []).extend(live)
         for name in names:
@@ -125,7 +123,7 @@ def _manifests_of(
     where = f"snapshot {snapshot['snapshot-id']}"
     if location is None:
         return [], [Finding("not-checked", where, "It has no manifest list file.")]
-    listed.add(location, 0, snapshot["snapshot-id"])
+    listed.add(location, None, snapshot["snapshot-id"])
     try:
         manifests = read_manifest_list(table.io, location)
     except (OSError, *DAMAGED) as error:

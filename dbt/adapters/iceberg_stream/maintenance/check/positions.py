@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,16 +17,26 @@ from pyroaring import BitMap64
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
 from dbt.adapters.iceberg_stream.maintenance.check.live_files import (
     DATA,
+    FILE_PATH_ID,
     POSITIONS,
+    LiveLocations,
     can_be_read,
     is_vector,
     only_file,
     other_partition,
 )
 from dbt.adapters.iceberg_stream.tables.commit.producer import referenced_file
-from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import read_deletion_vector
+from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
+    CONTENT_OFFSET,
+    read_deletion_vector,
+)
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
+from dbt.adapters.iceberg_stream.tables.files.puffin_footer import read_footer
 
 PATH, POS = "file_path", "pos"
+IDS = {PATH: FILE_PATH_ID, POS: FILE_PATH_ID - 1}
+# What a footer that is damaged, or not one of Puffin, raises.
+NO_FOOTER = (ValueError, KeyError, TypeError, AttributeError, struct.error)
 
 
 def check_positions(
@@ -41,14 +53,17 @@ def check_positions(
     """
     data = {e.data_file.file_path: e for e in entries if e.data_file.content == DATA}
     vectors: dict[str, BitMap64] = {}
+    footers: dict[str, dict[Any, Any]] = {}
     for entry in entries:
         if is_vector(entry.data_file) and can_be_read(entry.data_file):
             yield from _vector(io, entry.data_file, data, vectors)
+            yield from _blob(io, entry.data_file, footers)
+    live = LiveLocations(ref, data)
     hidden: dict[str, BitMap64] = defaultdict(BitMap64)
     for entry in entries:
         file = entry.data_file
         if file.content == POSITIONS and file.file_format == FileFormat.PARQUET:
-            yield from _parquet(io, ref, entry, data, hidden if version > 2 else None)
+            yield from _parquet(io, entry, data, live, hidden if version > 2 else None)
     deleted |= vectors
     for path, positions in hidden.items():
         if path not in vectors:
@@ -85,6 +100,29 @@ def _vector(
         yield _past_end(file.file_path, path, positions.max(), data[path])
 
 
+def _blob(io: FileIO, file: DataFile, footers: dict[str, dict[Any, Any]]) -> Iterator[Finding]:
+    """Check that the footer of a vector's file names the data file as the manifest does."""
+    where, offset, path = file.file_path, file[CONTENT_OFFSET], referenced_file(file)
+    if where not in footers:
+        try:
+            blobs = read_footer(io.new_input(where))["blobs"]
+            footers[where] = {b["offset"]: b.get("properties", {}) for b in blobs}
+        except FileNotFoundError:
+            return  # reported as missing
+        except (OSError, *NO_FOOTER) as error:
+            footers[where] = {}
+            yield Finding("not-checked", where, f"Its footer cannot be read: {error}")
+    if not footers[where]:
+        return
+    properties = footers[where].get(offset)
+    if properties is None:
+        yield Finding("vector-blob", where, f"It has no vector at {offset}, where {path} has one.")
+    elif (named := properties.get("referenced-data-file", path)) != path:
+        yield Finding(
+            "vector-blob", where, f"The vector at {offset} is that of {named}, not {path}."
+        )
+
+
 def _past_end(where: str, path: str, position: int, entry: ManifestEntry) -> Finding:
     return Finding(
         "position-past-end",
@@ -95,9 +133,9 @@ def _past_end(where: str, path: str, position: int, entry: ManifestEntry) -> Fin
 
 def _parquet(
     io: FileIO,
-    ref: str,
     entry: ManifestEntry,
     data: dict[str, ManifestEntry],
+    live: LiveLocations,
     hidden: dict[str, BitMap64] | None,
 ) -> Iterator[Finding]:
     where = entry.data_file.file_path
@@ -112,6 +150,11 @@ def _parquet(
     if not pa.types.is_integer(rows[POS].type) or rows[POS].null_count or rows[PATH].null_count:
         yield Finding("unreadable-file", where, "Its positions are no numbers, or are missing.")
         return
+    for name, identifier in IDS.items():
+        if (found := field_id(rows.schema.field(name))) != identifier:
+            yield Finding(
+                "field-id", where, f"`{name}` has the field id {found}, and must have {identifier}."
+            )
     if rows.sort_by([(PATH, "ascending"), (POS, "ascending")]) != rows:
         yield Finding("unsorted-deletes", where, "Its rows are not sorted by file and position.")
     for group in rows.group_by(PATH).aggregate([(POS, "max"), (POS, "min")]).to_pylist():
@@ -119,9 +162,7 @@ def _parquet(
         target = data.get(path)
         if target is None:
             if referenced_file(entry.data_file) is None:
-                yield Finding(
-                    "dangling-delete", where, f"It deletes rows of {path}, not live in {ref}."
-                )
+                yield live.dangling(where, path)
             continue
         if highest >= target.data_file.record_count or group[f"{POS}_min"] < 0:
             yield _past_end(where, path, highest, target)

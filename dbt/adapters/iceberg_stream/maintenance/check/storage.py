@@ -47,7 +47,7 @@ def check_files(table: LoadedTable, listed: Listed, track: Track[Any]) -> Iterat
                     yield Finding(
                         "missing-file", location, f"The file is missing; {user} needs it."
                     )
-                elif listed.sizes[location] and info.size != listed.sizes[location]:
+                elif listed.sizes[location] not in (None, info.size):
                     yield Finding(
                         "file-size",
                         location,

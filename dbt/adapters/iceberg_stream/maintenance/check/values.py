@@ -39,6 +39,19 @@ TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 BYTES = (StringType, BinaryType, FixedType, UUIDType)
 MICROS_A_DAY = 86_400_000_000
 TIMES = (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType)
+DECIMAL_LENGTH = 16
+# In bytes; a bound may be older than the promotion of its column from a shorter type.
+LENGTHS: dict[type[IcebergType], tuple[int, ...]] = {
+    BooleanType: (1,),
+    IntegerType: (4,),
+    LongType: (4, 8),
+    FloatType: (4,),
+    DoubleType: (4, 8),
+    DateType: (4,),
+    TimeType: (8,),
+    **dict.fromkeys(TIMES, (4, 8)),
+    UUIDType: (UUID_LENGTH,),
+}
 
 
 def comparable(values: pa.Array) -> pa.Array | None:
@@ -65,6 +78,19 @@ def comparable(values: pa.Array) -> pa.Array | None:
     return values
 
 
+def is_bound(kind: IcebergType, raw: bytes) -> bool:
+    """Return whether a bound has a length that its type can have.
+
+    Args:
+        kind: the column's type.
+        raw: the bound (spec, "Binary single-value serialization").
+    """
+    if isinstance(kind, DecimalType):
+        return 0 < len(raw) <= DECIMAL_LENGTH
+    lengths = LENGTHS.get(type(kind))
+    return lengths is None or len(raw) in lengths
+
+
 def bound_value(kind: IcebergType, raw: bytes | None) -> Any:
     """Convert a bound so that it can be compared with the values of `comparable`.
 
@@ -75,7 +101,7 @@ def bound_value(kind: IcebergType, raw: bytes | None) -> Any:
     Returns:
         The value; None if there is none, or it cannot be compared.
     """
-    if raw is None:
+    if raw is None or not is_bound(kind, raw):
         return None
     if isinstance(kind, BYTES):
         return bytes(raw)

@@ -18,13 +18,7 @@ from dbt.adapters.iceberg_stream.tables.files.casting import (
     null_mask,
     unencoded_type,
 )
-from dbt.adapters.iceberg_stream.tables.files.field_ids import FIELD_ID
-
-
-def field_id(field: pa.Field) -> int | None:
-    """Return the field id of a Parquet file's column; None if it has none."""
-    number = (field.metadata or {}).get(FIELD_ID)
-    return None if number is None else int(number)
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 
 
 def project(
