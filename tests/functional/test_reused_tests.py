@@ -346,8 +346,8 @@ class TestOutcomes(Skipping):
         write_file(SEED, str(project.project_root), "seeds", "base.csv")
         select = ("--select", "base", "passes", "--indirect-selection", "empty")
         run_dbt(["build", *select, "--full-refresh"])
-        for _ in range(2):
-            results = run_dbt(["build", *select, "--empty"])
+        for option in (["--sample", "1 day"], ["--empty"], ["--empty"]):
+            results = run_dbt(["build", *select, *option])
             assert results.results[-1].status == "pass"
         results = run_dbt(["build", *select, "--full-refresh"])
         assert results.results[-1].status == "pass"

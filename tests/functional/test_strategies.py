@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
-from tests.functional.lake import rows, snapshot_ids, table
+from tests.functional.lake import rows, run, snapshot_ids, table
 
 APPEND = """
 {{ config(materialized='incremental', incremental_strategy='append') }}
@@ -138,6 +138,10 @@ class TestMicrobatch:
         span = ["--event-time-start", "2024-01-01", "--event-time-end", "2024-01-05"]
         command = ["run", "--select", "unaligned", "--full-refresh", *span, "--vars"]
         run_dbt([*command, "{run: second, bad: 2}"], expect_pass=False)
+        run(project, "alter table {schema}.unaligned rename to {schema}.elsewhere")
+        _, log = run_dbt_and_capture(["retry", "--vars", "run: second"], expect_pass=False)
+        assert "Run the model with --full-refresh" in log
+        run(project, "alter table {schema}.elsewhere rename to {schema}.unaligned")
         run_dbt(["retry", "--vars", "run: second"])
         actual = rows(project, "select id, run from {schema}.unaligned order by id")
         assert actual == [(n, "second") for n in range(4)]

@@ -72,7 +72,6 @@ class DataTestHooks(UnchangedHooks):
         model: Mapping[str, Any],
         sql: str,
         stores_failures: bool = False,
-        is_partial: bool = False,
         is_full_refresh: bool = False,
     ) -> dict[str, Any] | None:
         """Return the result of a data test that has passed and would again; None to run it.
@@ -81,7 +80,6 @@ class DataTestHooks(UnchangedHooks):
             model: the test's node in dbt's graph.
             sql: the statement that counts its failures.
             stores_failures: whether it writes a table of its failures.
-            is_partial: whether the command reads its tables without some of their rows.
             is_full_refresh: whether the command runs it whatever has changed.
 
         Returns:
@@ -90,7 +88,7 @@ class DataTestHooks(UnchangedHooks):
         node = str(model["unique_id"])
         self._test_runs.pop(node, None)
         _check_option(model)
-        if is_partial or not self._records(model):
+        if not self._records(model):
             return None
         report_skipped_nodes()
         reason: str | None = self._order(model, is_full_refresh)

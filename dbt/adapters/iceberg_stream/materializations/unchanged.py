@@ -130,7 +130,6 @@ class UnchangedHooks(metaclass=AdapterMeta):
         relation: BaseRelation,
         model: Mapping[str, Any],
         is_increment: bool = False,
-        is_partial: bool = False,
         is_full_refresh: bool = False,
     ) -> IcebergStreamResponse | None:
         """Return a response if a model is as its last build left it; None to build it.
@@ -139,7 +138,6 @@ class UnchangedHooks(metaclass=AdapterMeta):
             relation: the model's relation.
             model: the model's node in dbt's graph.
             is_increment: whether its query is that of an increment.
-            is_partial: whether the command builds it without some of its rows.
             is_full_refresh: whether the command builds it whatever has changed.
         """
         node = str(model["unique_id"])
@@ -147,7 +145,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
         if getattr(relation, "branch", None) is not None:
             # The record in the table's properties is that of main.
             return None
-        if is_partial or not self._records(model):
+        if not self._records(model):
             return None
         report_skipped_nodes()
         order = self._order(model, is_full_refresh)
@@ -205,7 +203,12 @@ class UnchangedHooks(metaclass=AdapterMeta):
         return bool(self.connections.credentials.skip_unchanged if own is None else own)
 
     def _records(self, model: Mapping[str, Any]) -> bool:
-        """Return whether the command skips a node, or leaves a record with which others may."""
+        """Return whether the command skips a node, or leaves a record with which others may.
+
+        Neither does a command that reads only some of the rows.
+        """
+        if any(getattr(self.config.args, option, None) for option in ("empty", "sample")):
+            return False
         default, command = self._default_of(model), self._command_option()
         return default is not None and (default or (command is not None and _as_bool(command)))
 

@@ -69,8 +69,7 @@
 {#- `skip_unchanged`: return the relation if it is what its last build left, from the same code and
     inputs, so that the materialization has nothing to do. -#}
 {% macro iceberg_stream__leave_unchanged(relation, is_increment=false) %}
-  {%- set response = adapter.skip_unchanged(
-      relation, model, is_increment, flags.EMPTY or flags.SAMPLE, should_full_refresh()) -%}
+  {%- set response = adapter.skip_unchanged(relation, model, is_increment, should_full_refresh()) -%}
   {% if not response %}{{ return(none) }}{% endif %}
   {% do store_result('main', response=response, agate_table=none) %}
   {% if not relation.is_view %}

@@ -3,8 +3,14 @@
   {%- set unchanged = iceberg_stream__leave_unchanged(this.incorporate(type='table'), is_incremental()) -%}
   {% if unchanged %}{{ return({'relations': [unchanged]}) }}{% endif %}
 
-  {%- set refreshes = should_full_refresh() and not adapter.continues_batches(model.unique_id) -%}
+  {%- set continues = adapter.continues_batches(model.unique_id) -%}
+  {%- set refreshes = should_full_refresh() and not continues -%}
   {%- set existing = iceberg_stream__load_writable_relation(this, rows_only=not refreshes) -%}
+  {% if continues and (existing is none or existing.is_view) %}
+    {% do exceptions.raise_compiler_error(
+        'The table ' ~ this.render() ~ ' is gone, so the failed batches alone would be in it. '
+        'Run the model with --full-refresh.') %}
+  {% endif %}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set strategy = adapter.strategy_of(model) -%}
   {%- set make_sql = adapter.get_incremental_strategy_macro(context, strategy) -%}

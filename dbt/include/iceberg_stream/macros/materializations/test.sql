@@ -1,8 +1,7 @@
 {#- dbt's own materialization, unless `skip_unchanged` reuses the result of the last run. -#}
 {% materialization test, adapter='iceberg_stream' %}
   {%- set reused = adapter.reuse_test(
-      model, iceberg_stream__get_data_test_sql(sql), should_store_failures(),
-      flags.EMPTY or flags.SAMPLE, should_full_refresh()) -%}
+      model, iceberg_stream__get_data_test_sql(sql), should_store_failures(), should_full_refresh()) -%}
   {% if reused %}
     {% do store_result('main', response=reused.response, agate_table=reused.table) %}
     {{ return({'relations': []}) }}
