@@ -6,6 +6,7 @@ Readers see the old rows or the new ones, the next command works, and no staged 
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -162,13 +163,14 @@ def prepare(made: Bed) -> list[Any]:
     return whole(made)
 
 
-def check_fault(made: Bed, truth: list[Any], fault: Fault, refresh: bool) -> None:
-    """Refresh with a fault, then run the next command and the one after it."""
+def check_fault(made: Bed, truth: list[Any], refresh: bool, *faults: Fault) -> None:
+    """Refresh with one fault after the other, then run the next command and the one after it."""
     made.spark.run(f"insert into s.{made.name} (id, a, b, at) values (9, 'foreign', 9, 9)")
     allowed, before = [truth, [*truth, (9, "foreign", 9, 9)]], orphans(made)
-    refresh_with(fault, made)
-    assert whole(made) in allowed
-    if fault.kind == "refused" and fault.writes[-1] != "unregister":
+    for fault in faults:
+        refresh_with(fault, made)
+        assert whole(made) in allowed
+    if faults[0].kind == "refused" and faults[0].writes[-1] != "unregister" and len(faults) == 1:
         assert (tables(made), orphans(made)) == ([made.name], before)
     for refreshes in (refresh, False):
         made.drain(refreshes)
@@ -186,7 +188,7 @@ KINDS = ("refused", "killed before", "killed after")
 def test_the_last_commit_is_refused(bed: MakeBed) -> None:
     made = bed("versions")
     fault = Fault(6, "refused")
-    check_fault(made, prepare(made), fault, refresh=True)
+    check_fault(made, prepare(made), True, fault)
     assert fault.writes == ["commit", "unregister", "register", *["commit"] * 4]
 
 
@@ -198,7 +200,18 @@ def test_a_fault_at_any_write(bed: MakeBed, name: str) -> None:
     truth = prepare(made)
     for at, kind in itertools.product(range(40), KINDS):
         fault = Fault(at, kind)
-        check_fault(made, truth, fault, refresh=bool(at % 2))
+        check_fault(made, truth, bool(at % 2), fault)
         if not fault.has_happened:
             return
     raise AssertionError("a refresh writes less often")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", STREAMS)
+def test_faults_one_after_the_other(bed: MakeBed, name: str) -> None:
+    made, rng = bed(name), random.Random(name)
+    truth = prepare(made)
+    for _ in range(12):
+        faults = [Fault(rng.randrange(8), rng.choice(KINDS)) for _ in range(rng.choice([2, 3]))]
+        check_fault(made, truth, rng.random() < 0.5, *faults)
