@@ -200,12 +200,9 @@ def spark_settings(settings: EngineSettings, sockets: Path, scratch: Path) -> di
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "true",
-        # Each run of a project compiles its models' code again if it has more than this.
-        "spark.sql.codegen.cache.maxEntries": "2000",
-        # A session with class loaders of its own would compile them twice once more, and Spark keep
-        # all of it. Sessions of Python models have their own.
-        "spark.sql.artifact.isolation.enabled": "false",
-        "spark.sql.artifact.isolation.alwaysApplyClassloader": "false",
+        # Sessions share no compiled code, and what is cached keeps the class loaders of sessions
+        # that have ended, some 60 kB for each entry.
+        "spark.sql.codegen.cache.maxEntries": "300",
         # One partition per core: small models took twice as long with sixteen.
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 1)),
     }

@@ -37,11 +37,6 @@ MOMENT_SECONDS = 2.0
 # Detects networks that drop packets silently; servers allow one ping in 5 minutes.
 KEEPALIVE = {"grpc.keepalive_time_ms": 300_000, "grpc.keepalive_timeout_ms": 20_000}
 ProgressHandler = Callable[..., None]
-# What a session adds to Spark, such as files, stays in it: not at first in the embedded engine.
-OWN_ARTIFACTS = {
-    "spark.sql.artifact.isolation.enabled": "true",
-    "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
-}
 
 
 class ServerSession:
@@ -73,7 +68,6 @@ class ServerSession:
         self._interpretation = Interpretation()
         self._progress_handlers: list[ProgressHandler] = []
         self._opened_spark: SparkSession | None = None
-        self._shares_artifacts = endpoint.socket is not None
         self._client = self._open_client(str(uuid.uuid4()))
         try:
             on_open(self._client.session_id)
@@ -111,18 +105,12 @@ class ServerSession:
 
     @property
     def spark(self) -> SparkSession:
-        """The session itself, for data frames."""
+        """The session itself, for Python models."""
         self._interpretation.switch(self, on=False)
         return self._spark
 
     def activate(self) -> None:
-        """Make it the active session of this thread, for users' code.
-
-        What this code adds to Spark stays in the session.
-        """
-        if self._shares_artifacts:
-            self._shares_artifacts = False
-            self.renew(OWN_ARTIFACTS)
+        """Make it the active session of this thread, for users' code."""
         from dbt.adapters.iceberg_stream.engines.client import activate
 
         activate(self.spark)
@@ -250,12 +238,11 @@ class ServerSession:
         """
         old, copy = self._client, str(uuid.uuid4())
         with explain():
-            # Some settings count from the start of a session only.
-            self.configure(settings)
             old.clone(copy)
             spark, self._opened_spark = self._opened_spark, None
             self._client = self._open_client(copy)
             self._on_open(copy)
+            self.configure(settings)
             _end(old, spark)
 
     def interrupt(self) -> bool:

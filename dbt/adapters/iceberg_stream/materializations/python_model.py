@@ -101,8 +101,8 @@ def run_python_model(session: Session, name: str, code: str) -> Any:
         name: the model's unique id.
         code: the compiled model.
     """
-    session.activate()
     namespace: dict[str, Any] = {"__name__": f"dbt_{name}", "spark": session.spark}
+    session.activate()
     exec(compile(code, f"<python model {name}>", "exec"), namespace)
     return namespace["model"](namespace["dbtObj"](session.spark.table), session.spark)
 

@@ -33,7 +33,12 @@ public final class SocketServer {
   public static void main(String[] arguments) throws Exception {
     Thread initialization = new Thread(BrokenClasses::initialize);
     initialization.start();
-    SparkSession session = SparkSession.builder().getOrCreate();
+    // As Spark's own main class: each session has its own artifacts and class loader.
+    SparkSession session =
+        SparkSession.builder()
+            .config("spark.sql.artifact.isolation.enabled", true)
+            .config("spark.sql.artifact.isolation.alwaysApplyClassloader", true)
+            .getOrCreate();
     SparkConnectService$ service = SparkConnectService$.MODULE$;
     initialization.join();
     Server server = serve(session.sparkContext(), Path.of(arguments[0]));
