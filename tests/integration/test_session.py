@@ -90,6 +90,22 @@ def test_both_clients_share_the_session(spark: Session) -> None:
     assert spark.setting("spark.sql.session.timeZone") == "America/Lima"
 
 
+@pytest.mark.parametrize("name", ["elsewhere", "`else-where`.`and``here`"])
+def test_a_renewed_session_keeps_its_schema(spark: Session, name: str) -> None:
+    spark.run(f"create namespace if not exists lake.{name.split('.')[0]}")
+    spark.run(f"create namespace if not exists lake.{name}")
+    spark.run(f"use lake.{name}")
+    spark.run("create or replace table one as select 1 as one")
+    spark.renew({"spark.sql.session.timeZone": "America/Lima"})
+    assert spark.query("select * from one").to_pylist() == [{"one": 1}]
+    spark.run("use spark_catalog.default")
+    spark.renew({"spark.sql.session.timeZone": "UTC"})
+    assert spark.query("select current_catalog() as name").to_pylist() == [
+        {"name": "spark_catalog"}
+    ]
+    spark.run("use lake")
+
+
 READ_FILE = """
 from pyspark import SparkFiles
 

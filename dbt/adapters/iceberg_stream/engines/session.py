@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dbt.adapters.iceberg_stream.engines.imports import load_pyspark
 from dbt.adapters.iceberg_stream.engines.python_values import python_values
 from dbt.adapters.iceberg_stream.engines.server_session import ServerSession
-from dbt.adapters.iceberg_stream.errors.spark import explain
+from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.selects import parse_select_chain
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ WORDS = re.compile(
     r"|`(?P<quoted>(?:[^`]|``)*)`|\w+",
     re.DOTALL,
 )
+CURRENT_SCHEMA = "select current_catalog() as catalog, current_schema() as schema"
 Result = TypeVar("Result")
 _numbers = itertools.count()
 
@@ -60,6 +62,27 @@ class Session(ServerSession):
         """
         with explain():
             self._client.run(f"refresh table {table}")
+
+    def renew(self, settings: Mapping[str, str]) -> None:
+        """Continue in a copy of the session, with other settings and the same current schema.
+
+        Session variables stay behind: Spark neither copies nor lists them.
+
+        Args:
+            settings: the settings to change.
+        """
+        current = self._current_schema()
+        super().renew(settings)
+        if current and current != self._current_schema():
+            self.run(f"use {current}")
+
+    def _current_schema(self) -> str:
+        """Return where names without a schema are looked up; empty if no catalog can be loaded."""
+        try:
+            (row,) = self.query(CURRENT_SCHEMA).to_pylist()
+        except StatementError:
+            return ""  # no `use` has succeeded
+        return ".".join(filter(None, (quote(row["catalog"]), row["schema"])))
 
     def query(self, sql: str, interpreted: bool = False) -> pa.Table:
         """Run a query and fetch all its rows, in one request.
