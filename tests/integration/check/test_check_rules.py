@@ -322,6 +322,25 @@ def stored_row_ids(first: int) -> Damage:
     return rewritten(change)
 
 
+def nulls_beside_the_key(lake: IcebergCatalog) -> None:
+    """Equality deletes have a required column that is not of the key, and has nulls."""
+    column(required=True)(lake)
+
+    def add(rows: pa.Table) -> pa.Table:
+        return rows.append_column(
+            with_id(pa.field("value", pa.string()), 3), pa.nulls(len(rows), pa.string())
+        )
+
+    def change(entries: list[ManifestEntry]) -> None:
+        for entry in entries:
+            if entry.data_file.content == DataFileContent.EQUALITY_DELETES:
+                size = rewrite_parquet(entry.data_file.file_path, add)
+                entry.data_file[FIELD["file_size_in_bytes"]] = size
+                entry.data_file[FIELD["split_offsets"]] = None
+
+    edit_entries(lake, DELETES, change)
+
+
 STRUCT = {"type": "struct", "fields": [{"id": 5, "name": "a", "required": False, "type": "int"}]}
 LIST = {"type": "list", "element-id": 5, "element": "int", "element-required": False}
 OPTIONAL_STRUCT = {
@@ -403,6 +422,7 @@ FILES: list[tuple[str, int, Damage]] = [
 # What is right, or only unusual.
 VALID: list[tuple[int, Damage]] = [
     (2, sorted_files([])),
+    (2, nulls_beside_the_key),
     (3, sorted_files([{"source-ids": [1], "transform": "identity", "direction": "asc", "null-order": "nulls-first"}])),
     (3, another_column("date", write_default="+12000-01-01")),
     (3, another_column("timestamp", write_default="-0044-03-15T00:00:00")),

@@ -128,7 +128,7 @@ def _check_parquet(
     yield from _absent(schemas, file, parquet.schema_arrow)
     for identifier, column in columns.items():
         yield from _metrics(schemas.fields.get(identifier), identifier, file, column)
-        if len(paths[identifier]) == 1:
+        if file.content == DataFileContent.DATA and len(paths[identifier]) == 1:
             yield from _required(schemas.fields.get(identifier), file, column)
     yield from _partition(schemas, file, fields, columns)
     yield from _order(metadata, schemas, file, parquet, paths)
