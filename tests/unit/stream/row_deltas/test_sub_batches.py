@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 import pytest
@@ -36,6 +38,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
     MAX_OPEN,
+    POS,
     ROWS_PER_KEY,
     DeltaPlan,
     NewData,
@@ -257,6 +260,56 @@ def test_only_deletes_remember_what_orders_them(tmp_path: Path) -> None:
         assert table["id"].to_pylist() == [1, 2]
         if "v" in names:
             assert table["v"].to_pylist() == [None, 6]
+
+
+ORDERED_STEPS = st.lists(
+    st.builds(
+        Step,
+        st.sampled_from([None, 1, 2]),
+        st.sampled_from([None, 5]),
+        order=st.integers(1, 6),
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+@given(steps=ORDERED_STEPS, rows=st.integers(1, 9), keeps_keys=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_deletes_are_remembered_however_a_batch_is_cut(
+    steps: list[Step], rows: int, keeps_keys: bool
+) -> None:
+    """Also those that newer changes have overtaken, but none that was late itself."""
+    latest: dict[int | None, int] = {}
+    deleted: dict[int | None, int] = {}
+    for step in steps:
+        assert step.order is not None
+        if step.order >= latest.get(step.id, 0):
+            latest[step.id] = step.order
+            if step.v is None:
+                deleted[step.id] = step.order
+    with TemporaryDirectory() as folder:
+        made = plan(
+            Path(folder),
+            sequence_by=("v",),
+            ordered=False,
+            max_keys=100,
+            chunk_bytes=1,
+            keeps_keys=keeps_keys,
+        )
+        (sub,) = write_changes(made, batches(steps, rows)).sub_batches
+        if keeps_keys:
+            assert sub.changed_keys is not None
+            tables = [sub.changed_keys.filter(pc.less(sub.changed_keys[POS], 0))]
+            tables += [] if sub.overtaken is None else [sub.overtaken]
+        else:
+            ((file, _),) = sub.equality_deletes
+            tables = [pq.read_table(file.location.removeprefix("x://"))]
+        remembered: dict[int | None, int] = {}
+        for row in (row for table in tables for row in table.to_pylist()):
+            if (order := row["v"]) is not None:
+                remembered[row["id"]] = max(order, remembered.get(row["id"], 0))
+    assert remembered == deleted
 
 
 def test_columns_that_the_query_does_not_give_are_null(tmp_path: Path) -> None:

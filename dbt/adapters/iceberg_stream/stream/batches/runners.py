@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.engines import arrow_offsets
@@ -179,14 +180,24 @@ def _with_changed_keys(plan: DeltaPlan, sub: SubBatch) -> SubBatch:
         placed = _with_places(keys, number, row_positions(keys.num_rows))
         parts.append(without(placed, new.dead))
     live = pa.concat_tables(parts) if parts else None
+    orders = [name for name in plan.sequence_by if name not in plan.keys]
+    overtaken = []
     for file, _ in sub.equality_deletes:
         keys = _read_keys(plan, schema, file)
         # A changed key that has a row, too, is no error, except where deleted keys are kept.
         if live is not None and plan.sequence_by:
             upserted = merge_rows.Source(live, plan.keys).match(keys.select(plan.keys))
+            if orders:
+                deletes = keys.take(upserted.in_file)
+                overtaken.append(deletes.filter(pc.is_valid(deletes[orders[0]])))
             keys = without(keys, upserted.in_file)
         parts.append(_with_places(keys, -1, pa.repeat(pa.scalar(-1, pa.int64()), keys.num_rows)))
-    return replace(sub, equality_deletes=[], changed_keys=pa.concat_tables(parts))
+    return replace(
+        sub,
+        equality_deletes=[],
+        changed_keys=pa.concat_tables(parts),
+        overtaken=pa.concat_tables(overtaken) if overtaken else None,
+    )
 
 
 def _read_keys(plan: DeltaPlan, schema: pa.Schema, file: WrittenFile) -> pa.Table:

@@ -31,6 +31,16 @@ class ChangedKeys:
     locations: Sequence[str]
     deleted: Sequence[pa.Array]
 
+    @staticmethod
+    def of_deletes(keys: pa.Table) -> ChangedKeys:
+        """Return deletes that are in no file.
+
+        Args:
+            keys: the keys, with the `sequence_by` columns of the deletes.
+        """
+        nowhere = pa.array([-1] * keys.num_rows)
+        return ChangedKeys(keys, nowhere.cast(pa.int32()), nowhere, [], [])
+
     def without(self, late: Mask) -> ChangedKeys:
         """Return the changes without some of them, whose rows are deleted.
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dbt.adapters.iceberg_stream.engines.arrow_offsets import with_offsets
 from dbt.adapters.iceberg_stream.tables.files.casting import stored_values
-from dbt.adapters.iceberg_stream.tables.merge.rows import one_nan
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source, one_nan
 
 # Columns that are added to a change's own: those that order the changes of a key (with a number
 # appended), whether the change deletes the row, and the values of the partition fields.
@@ -43,6 +43,45 @@ def last_changes(changes: pa.Table, keys: Sequence[str], ordered: bool = False) 
     if last.num_rows == changes.num_rows:
         return changes
     return changes.take(last[f"{POSITION}_max"].combine_chunks().sort())
+
+
+def overtaken_deletes(
+    changes: pa.Table, last: pa.Table, keys: Sequence[str], sequences: int
+) -> pa.Table:
+    """Return the newest delete of each key whose last change is another one.
+
+    Older changes may come later, and then need the time of the delete. A delete that has come after
+    a newer change of its key is none: it was late itself.
+
+    Args:
+        changes: the changes, with their order columns.
+        last: the last change of each key.
+        keys: columns that identify a row.
+        sequences: how many order columns are of `sequence_by`; the others tell the arrival.
+    """
+    deletes = changes.filter(pc.fill_null(changes[DELETED], False))
+    upserts = last.filter(pc.invert(pc.fill_null(last[DELETED], False))).select(list(keys))
+    overtaken = upserts.take(Source(deletes, keys).match(upserts).in_file)
+    if not overtaken.num_rows:
+        return deletes.slice(0, 0)
+    matches = Source(overtaken, keys).match(changes.select(list(keys)))
+    of_keys = changes.take(matches.in_file)
+    names = order_columns(of_keys)
+    arrival = _ranks(of_keys, [*names[sequences:], *names[:sequences]])
+    # A change is late if the highest rank of its key is another one's when it arrives.
+    key = pc.multiply(matches.in_source.cast(pa.int64()), of_keys.num_rows)
+    rank = pc.add(key, _ranks(of_keys, names))
+    by_arrival = pc.sort_indices(pc.add(key, arrival))
+    rank = rank.take(by_arrival)
+    in_time = pc.equal(rank, pc.cumulative_max(rank))
+    of_keys = of_keys.take(by_arrival).filter(in_time)
+    return last_changes(of_keys.filter(pc.fill_null(of_keys[DELETED], False)), keys)
+
+
+def _ranks(changes: pa.Table, names: Sequence[str]) -> pa.Int64Array:
+    """Return the place of each change in the order of some columns."""
+    order = pc.sort_indices(changes, [(name, "ascending") for name in names])
+    return pc.sort_indices(order).cast(pa.int64())
 
 
 def with_one_nan(changes: pa.Table, keys: Sequence[str]) -> pa.Table:

@@ -23,6 +23,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     chunks,
     last_changes,
     order_columns,
+    overtaken_deletes,
     with_one_nan,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
@@ -158,7 +159,11 @@ class DeltaWriter:
         if self._finished and not self._plan.ordered:
             raise TooManyKeys
         last = last_changes(chunk, self._plan.keys, self._plan.ordered)
-        upserts, deletes = self._sub_batch.apply(last)
+        overtaken = None
+        if self._plan.sequence_by and last.num_rows < chunk.num_rows:
+            count = len(self._plan.sequence_by)
+            overtaken = overtaken_deletes(chunk, last, self._plan.keys, count)
+        upserts, deletes = self._sub_batch.apply(last, overtaken)
         self._delta.upserts += upserts
         self._delta.deletes += deletes
 

@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     ORDER,
     PARTITION,
     Partition,
+    last_changes,
     order_columns,
     row_positions,
     split,
@@ -32,7 +33,7 @@ from dbt.adapters.iceberg_stream.tables.files.parquet import (
     WrittenFile,
 )
 from dbt.adapters.iceberg_stream.tables.files.uploads import Uploads
-from dbt.adapters.iceberg_stream.tables.merge.rows import Source, later
+from dbt.adapters.iceberg_stream.tables.merge.rows import Matches, Source, later
 
 FILE, POS = "__file", "__pos"
 # Files that are open at once; with more partitions, all files are finished and new ones started.
@@ -123,11 +124,15 @@ class SubBatch:
         changed_keys: each changed key with its `sequence_by` columns, the position in `data` of
             the file that has its row (FILE, -1 for a deleted key) and the row's position (POS);
             None if equality deletes have the keys.
+        overtaken: keys of deletes that a newer change of the sub-batch has overtaken, with the
+            `sequence_by` columns of these deletes; None if there are none, or equality deletes have
+            them.
     """
 
     data: list[NewData] = field(default_factory=list)
     equality_deletes: list[tuple[WrittenFile, Partition]] = field(default_factory=list)
     changed_keys: pa.Table | None = None
+    overtaken: pa.Table | None = None
 
 
 class OpenSubBatch:
@@ -150,6 +155,7 @@ class OpenSubBatch:
         self._dead: dict[int, list[pa.Array]] = {}
         # The last change of each key: key, order columns, and the file and position of its row.
         self._last: pa.Table | None = None
+        self._overtaken: list[pa.Table] = []
         self._change_count = 0
 
     def is_full(self) -> bool:
@@ -164,16 +170,19 @@ class OpenSubBatch:
         """Write rows without keys."""
         self._write(rows)
 
-    def apply(self, changes: pa.Table) -> tuple[int, int]:
+    def apply(self, changes: pa.Table, overtaken: pa.Table | None = None) -> tuple[int, int]:
         """Write changes.
 
         Args:
             changes: at most one of each key.
+            overtaken: deletes of their keys that are older; None for none.
 
         Returns:
             How many rows were written, and how many keys are deleted.
         """
         self._change_count += changes.num_rows
+        if overtaken is not None:
+            self._add_overtaken(self._not_late(overtaken))
         if self._last is not None:
             changes = self._replace_last(changes)
         deleted = pc.fill_null(changes[DELETED], False)
@@ -202,7 +211,7 @@ class OpenSubBatch:
         if self._plan.keeps_keys and self._last is not None:
             columns = {**_stored_columns(self._plan), FILE: FILE, POS: POS}
             changed_keys = self._last.select(list(columns)).rename_columns(list(columns.values()))
-            sub_batch = SubBatch(data, changed_keys=changed_keys)
+            sub_batch = SubBatch(data, changed_keys=changed_keys, overtaken=self._overtaken_keys())
         else:
             sub_batch = SubBatch(data, list(self._write_equality_deletes()))
         self._last = None
@@ -218,19 +227,45 @@ class OpenSubBatch:
         assert self._last is not None
         matches = Source(self._last, self._plan.keys).match(changes.select(self._plan.keys))
         if not self._plan.ordered:
-            late = later(
-                [self._last[name].take(matches.in_source) for name in order_columns(changes)],
-                [changes[name].take(matches.in_file) for name in order_columns(changes)],
-            )
+            late = self._late(changes, matches)
             changes = without(changes, matches.in_file.filter(late))
             matches = matches.only(pc.invert(late))
         replaced = self._last.take(matches.in_source)
+        self._add_overtaken(replaced.filter(pc.less(replaced[POS], 0)))
         replaced = replaced.filter(pc.greater_equal(replaced[POS], 0))
         for number in pc.unique(replaced[FILE]).to_pylist():
             of_file = replaced.filter(pc.equal(replaced[FILE], number))
             self._dead.setdefault(number, []).append(of_file[POS].combine_chunks())
         self._last = without(self._last, matches.in_source)
         return changes
+
+    def _not_late(self, changes: pa.Table) -> pa.Table:
+        """Return changes without those that are older than the last change of their key."""
+        if self._plan.ordered or self._last is None:
+            return changes
+        matches = Source(self._last, self._plan.keys).match(changes.select(self._plan.keys))
+        return without(changes, matches.in_file.filter(self._late(changes, matches)))
+
+    def _late(self, changes: pa.Table, matches: Matches) -> pa.BooleanArray:
+        """Return which matches are of changes that are older than the last one of their key."""
+        assert self._last is not None
+        return later(
+            [self._last[name].take(matches.in_source) for name in order_columns(changes)],
+            [changes[name].take(matches.in_file) for name in order_columns(changes)],
+        )
+
+    def _add_overtaken(self, deletes: pa.Table) -> None:
+        if self._plan.sequence_by and deletes.num_rows:
+            columns = [*_stored_columns(self._plan), *_partition_columns(deletes)]
+            self._overtaken.append(deletes.select(columns))
+
+    def _overtaken_keys(self) -> pa.Table | None:
+        columns = _stored_columns(self._plan)
+        if not self._overtaken:
+            return None
+        keys = last_changes(pa.concat_tables(self._overtaken), self._plan.keys)
+        keys = keys.select(list(columns))
+        return keys.rename_columns(list(columns.values()))
 
     def _write(self, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:
         """Write rows; return them in the order of their files, with files and positions."""
@@ -295,6 +330,8 @@ class OpenSubBatch:
             none = pa.scalar(None, last[name].type)
             orders = pc.if_else(has_row, none, last[name])
             last = last.set_column(last.schema.get_field_index(name), name, orders)
+        kept = [*columns, *_partition_columns(last)]
+        last = pa.concat_tables([last.select(kept), *self._overtaken])
         parts: Iterable[tuple[Partition, pa.Table]] = [((), last)]
         if self._plan.deletes_by_partition:
             parts = split(last)

@@ -144,18 +144,21 @@ class WrittenBatch:
 
     def changed_keys(self) -> list[ChangedKeys]:
         """Return the changed keys of all sub-batches, in their order."""
-        return [
-            ChangedKeys(
-                sub.changed_keys.drop_columns([FILE, POS]),
-                sub.changed_keys[FILE].combine_chunks(),
-                sub.changed_keys[POS].combine_chunks(),
-                [new.file.location for new in sub.data],
-                [new.dead for new in sub.data],
-            )
-            for delta in self.deltas
-            for sub in delta.sub_batches
-            if sub.changed_keys is not None
-        ]
+        changes = []
+        for sub in (sub for delta in self.deltas for sub in delta.sub_batches):
+            if sub.overtaken is not None:
+                changes.append(ChangedKeys.of_deletes(sub.overtaken))
+            if sub.changed_keys is not None:
+                changes.append(
+                    ChangedKeys(
+                        sub.changed_keys.drop_columns([FILE, POS]),
+                        sub.changed_keys[FILE].combine_chunks(),
+                        sub.changed_keys[POS].combine_chunks(),
+                        [new.file.location for new in sub.data],
+                        [new.dead for new in sub.data],
+                    )
+                )
+        return changes
 
     def with_index(self, indexed: IndexedBatch) -> WrittenBatch:
         """Return the batch without its changed keys, which a key index has.
@@ -163,7 +166,7 @@ class WrittenBatch:
         Args:
             indexed: the batch in the index.
         """
-        batch = self._map_sub_batches(lambda sub: replace(sub, changed_keys=None))
+        batch = self._map_sub_batches(lambda sub: replace(sub, changed_keys=None, overtaken=None))
         return replace(batch, indexed=indexed)
 
     def with_files(self, replacements: Mapping[str, WrittenFile | None]) -> WrittenBatch:
