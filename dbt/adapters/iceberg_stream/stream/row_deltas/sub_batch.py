@@ -156,6 +156,8 @@ class OpenSubBatch:
         # The last change of each key: key, order columns, and the file and position of its row.
         self._last: pa.Table | None = None
         self._overtaken: list[pa.Table] = []
+        # Keys that have all columns of the order cannot be changed late.
+        self._has_order = not set(plan.sequence_by) <= set(plan.keys)
         self._change_count = 0
 
     def is_full(self) -> bool:
@@ -211,7 +213,12 @@ class OpenSubBatch:
         if self._plan.keeps_keys and self._last is not None:
             columns = {**_stored_columns(self._plan), FILE: FILE, POS: POS}
             changed_keys = self._last.select(list(columns)).rename_columns(list(columns.values()))
-            sub_batch = SubBatch(data, changed_keys=changed_keys, overtaken=self._overtaken_keys())
+            overtaken = None
+            if self._overtaken:
+                stored = _stored_columns(self._plan)
+                overtaken = self._overtaken_deletes().select(list(stored))
+                overtaken = overtaken.rename_columns(list(stored.values()))
+            sub_batch = SubBatch(data, changed_keys=changed_keys, overtaken=overtaken)
         else:
             sub_batch = SubBatch(data, list(self._write_equality_deletes()))
         self._last = None
@@ -255,17 +262,17 @@ class OpenSubBatch:
         )
 
     def _add_overtaken(self, deletes: pa.Table) -> None:
-        if self._plan.sequence_by and deletes.num_rows:
+        if self._has_order and deletes.num_rows:
             columns = [*_stored_columns(self._plan), *_partition_columns(deletes)]
             self._overtaken.append(deletes.select(columns))
 
-    def _overtaken_keys(self) -> pa.Table | None:
-        columns = _stored_columns(self._plan)
-        if not self._overtaken:
-            return None
-        keys = last_changes(pa.concat_tables(self._overtaken), self._plan.keys)
-        keys = keys.select(list(columns))
-        return keys.rename_columns(list(columns.values()))
+    def _overtaken_deletes(self) -> pa.Table:
+        """Return the newest delete of each key that has a row now."""
+        assert self._last is not None
+        rows = self._last.filter(pc.greater_equal(self._last[POS], 0))
+        deletes = last_changes(pa.concat_tables(self._overtaken), self._plan.keys)
+        matches = Source(deletes, self._plan.keys).match(rows.select(self._plan.keys))
+        return deletes.take(matches.in_source)
 
     def _write(self, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:
         """Write rows; return them in the order of their files, with files and positions."""
@@ -325,13 +332,8 @@ class OpenSubBatch:
             [f if f.name in self._plan.keys else f.with_nullable(True) for f in fields]
         )
         last = self._last
-        has_row = pc.greater_equal(last[POS], 0)
-        for name in (name for name in columns if name not in self._plan.keys):
-            none = pa.scalar(None, last[name].type)
-            orders = pc.if_else(has_row, none, last[name])
-            last = last.set_column(last.schema.get_field_index(name), name, orders)
-        kept = [*columns, *_partition_columns(last)]
-        last = pa.concat_tables([last.select(kept), *self._overtaken])
+        if self._has_order:
+            last = self._with_times_of_deletes(last)
         parts: Iterable[tuple[Partition, pa.Table]] = [((), last)]
         if self._plan.deletes_by_partition:
             parts = split(last)
@@ -343,6 +345,21 @@ class OpenSubBatch:
             writer.write(pa.Table.from_batches(batches, schema), may_roll=False)
             for file in writer.close():
                 yield file, partition
+
+    def _with_times_of_deletes(self, last: pa.Table) -> pa.Table:
+        """Return changed keys with the order of their newest delete, or null."""
+        has_row = pc.greater_equal(last[POS], 0)
+        columns = [*_stored_columns(self._plan), *_partition_columns(last)]
+        deletes = [last.filter(pc.invert(has_row)).select(columns)]
+        rows = last.filter(has_row).select(columns)
+        if self._overtaken:
+            deletes.append(self._overtaken_deletes())
+            keys = deletes[-1].select(self._plan.keys)
+            rows = without(rows, Source(rows, self._plan.keys).match(keys).in_source)
+        for name in order_columns(rows):
+            none = pa.nulls(rows.num_rows, rows[name].type)
+            rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), none)
+        return pa.concat_tables([rows, *deletes])
 
     def _dead_rows(self, number: int) -> pa.Int64Array:
         positions = pa.chunked_array(self._dead.get(number, []), pa.int64())
