@@ -38,7 +38,7 @@ class ChangedKeys:
         Args:
             keys: the keys, with the `sequence_by` columns of the deletes.
         """
-        nowhere = pa.array([-1] * keys.num_rows)
+        nowhere = pa.repeat(pa.scalar(-1, pa.int64()), keys.num_rows)
         return ChangedKeys(keys, nowhere.cast(pa.int32()), nowhere, [], [])
 
     def without(self, late: Mask) -> ChangedKeys:

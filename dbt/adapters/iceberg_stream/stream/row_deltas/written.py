@@ -146,7 +146,7 @@ class WrittenBatch:
         """Return the changed keys of all sub-batches, in their order."""
         changes = []
         for sub in (sub for delta in self.deltas for sub in delta.sub_batches):
-            if sub.overtaken is not None:
+            if sub.overtaken is not None and sub.overtaken.num_rows:
                 changes.append(ChangedKeys.of_deletes(sub.overtaken))
             if sub.changed_keys is not None:
                 changes.append(
