@@ -192,7 +192,7 @@ def test_a_class_that_stays_unusable() -> None:
 def test_an_exception_without_a_message() -> None:
     name = "java.nio.BufferUnderflowException"
     place = "java.base/java.nio.Buffer.nextGetIndex(Buffer.java:699)"
-    said = f"Spark failed with {name}, which has no message"
+    said = f"Spark failed with {name} and gave no message"
     text = f"({name}) \n\nJVM stacktrace:\n{name}\n\tat {place}\n\tat org.x.Y.z(Y.java:1)"
     assert describe(text) == f"{said}, raised at {place}."
     assert describe(name) == f"{said}."

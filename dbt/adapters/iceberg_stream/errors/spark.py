@@ -361,10 +361,10 @@ def describe(text: str) -> str:
 
 
 def _of_class(name: str, text: str) -> str:
-    """Return a message for an exception without one: its class, and where Java raised it."""
+    """Name the class of an exception that has no message, and where Java raised it."""
     place = re.search(r"^\s*at ([\w.$/@-]+\(.*\))", text, re.MULTILINE)
     where = f", raised at {place[1]}" if place else ""
-    return f"Spark failed with {name.strip('():')}, which has no message{where}." if name else ""
+    return f"Spark failed with {name.strip('():')} and gave no message{where}." if name else ""
 
 
 def _with_cause(message: str, text: str) -> str:

@@ -203,7 +203,7 @@ class UnchangedHooks(metaclass=AdapterMeta):
         return bool(self.connections.credentials.skip_unchanged if own is None else own)
 
     def _records(self, model: Mapping[str, Any]) -> bool:
-        """Return whether the command skips a node, or leaves a record with which others may.
+        """Return whether the command skips a node, or leaves a record that lets later ones skip it.
 
         Neither does a command that reads only some of the rows.
         """

@@ -193,8 +193,8 @@ def _metrics(
             yield Finding(
                 "bounds",
                 file.file_path,
-                f"The {side} bound of {name} has {len(raw)} bytes, which no "
-                f"{column.field_type} has.",
+                f"The {side} bound of {name} has {len(raw)} bytes, too few or too many "
+                f"for the type {column.field_type}.",
             )
     if actual.lower is None:
         return
@@ -222,7 +222,7 @@ def _absent(schemas: TableSchemas, file: DataFile, schema: pa.Schema) -> Iterato
             yield Finding(
                 "value-counts",
                 file.file_path,
-                f"The file has no column `{column.name}`, of which its manifest has values.",
+                f"The manifest has values of `{column.name}`, but the file has no such column.",
             )
 
 

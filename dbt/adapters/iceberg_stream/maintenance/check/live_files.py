@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -48,11 +48,13 @@ def check_live(
     """
     data = [entry for entry in entries if entry.data_file.content == DATA]
     deletes = [entry for entry in entries if entry.data_file.content != DATA]
-    paths = {comparable(entry.data_file.file_path): entry.data_file.file_path for entry in data}
-    counts = Counter(comparable(entry.data_file.file_path) for entry in data)
-    for path, times in counts.items():
-        if times > 1:
-            yield Finding("file-twice", paths[path], f"{ref} lists the file {times} times.")
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for entry in data:
+        spellings[comparable(entry.data_file.file_path)].append(entry.data_file.file_path)
+    for path, *others in spellings.values():
+        if others:
+            times = len(others) + 1
+            yield Finding("file-twice", path, f"{ref} lists the file {times} times.")
     yield from _totals(metadata, ref, data, deletes)
     yield from _vectors(metadata["format-version"], deletes)
     yield from _position_deletes(ref, data, deletes)
@@ -173,14 +175,14 @@ class LiveLocations:
         return {comparable(location): location for location in self._locations}
 
     def dangling(self, where: str, location: str) -> Finding:
-        """Return what is wrong with deletes of a file that is not live under this text.
+        """Return the finding for deletes whose data file is not listed under this location.
 
         Args:
             where: location of the delete file.
             location: of the file.
         """
         if spelling := self._by_spelling.get(comparable(location)):
-            text = f"It says {location}, and {self._ref} {spelling}, which is the same file."
+            text = f"It names {location}; {self._ref} lists the same file as {spelling}."
             return Finding("delete-location", where, text)
         text = f"It deletes rows of {location}, which is not live in {self._ref}."
         return Finding("dangling-delete", where, text)

@@ -53,7 +53,7 @@ def check_positions(
     """
     data = {e.data_file.file_path: e for e in entries if e.data_file.content == DATA}
     vectors: dict[str, BitMap64] = {}
-    footers: dict[str, dict[Any, Any]] = {}
+    footers: dict[str, dict[Any, Any] | None] = {}
     for entry in entries:
         if is_vector(entry.data_file) and can_be_read(entry.data_file):
             yield from _vector(io, entry.data_file, data, vectors)
@@ -100,7 +100,9 @@ def _vector(
         yield _past_end(file.file_path, path, positions.max(), data[path])
 
 
-def _blob(io: FileIO, file: DataFile, footers: dict[str, dict[Any, Any]]) -> Iterator[Finding]:
+def _blob(
+    io: FileIO, file: DataFile, footers: dict[str, dict[Any, Any] | None]
+) -> Iterator[Finding]:
     """Check that the footer of a vector's file names the data file as the manifest does."""
     where, offset, path = file.file_path, file[CONTENT_OFFSET], referenced_file(file)
     if where not in footers:
@@ -110,13 +112,13 @@ def _blob(io: FileIO, file: DataFile, footers: dict[str, dict[Any, Any]]) -> Ite
         except FileNotFoundError:
             return  # reported as missing
         except (OSError, *NO_FOOTER) as error:
-            footers[where] = {}
+            footers[where] = None
             yield Finding("not-checked", where, f"Its footer cannot be read: {error}")
-    if not footers[where]:
+    if (vectors := footers[where]) is None:
         return
-    properties = footers[where].get(offset)
+    properties = vectors.get(offset)
     if properties is None:
-        yield Finding("vector-blob", where, f"It has no vector at {offset}, where {path} has one.")
+        yield Finding("vector-blob", where, f"Its footer has no vector of {path} at {offset}.")
     elif (named := properties.get("referenced-data-file", path)) != path:
         yield Finding(
             "vector-blob", where, f"The vector at {offset} is that of {named}, not {path}."
@@ -153,7 +155,7 @@ def _parquet(
     for name, identifier in IDS.items():
         if (found := field_id(rows.schema.field(name))) != identifier:
             yield Finding(
-                "field-id", where, f"`{name}` has the field id {found}, and must have {identifier}."
+                "field-id", where, f"`{name}` must have the field id {identifier}, not {found}."
             )
     if rows.sort_by([(PATH, "ascending"), (POS, "ascending")]) != rows:
         yield Finding("unsorted-deletes", where, "Its rows are not sorted by file and position.")

@@ -48,7 +48,7 @@ def last_changes(changes: pa.Table, keys: Sequence[str], ordered: bool = False) 
 def overtaken_deletes(
     changes: pa.Table, last: pa.Table, keys: Sequence[str], sequences: int
 ) -> pa.Table:
-    """Return the newest delete of each key whose last change is another one.
+    """Return the newest delete of each key whose last change is an upsert.
 
     Older changes may come later, and then need the time of the delete. A delete that has come after
     a newer change of its key is none: it was late itself.
