@@ -68,19 +68,43 @@ class TestModelConfig:
         assert f"model.test.{name}" in messages[name]
 
 
-class TestMissing:
+LAZY = """
+def model(dbt, spark):
+    return spark.range(3).where("nmae > 1")
+"""
+EAGER = """
+def model(dbt, spark):
+    rows = spark.range(3)
+    rows.where("nmae > 1").count()
+    return rows
+"""
+# What the message of each model says.
+REFUSED = {
+    "no_table.sql": ("`nowhere`.`at_all` cannot be found",),
+    "lazy.py": ("with name `nmae` cannot be resolved",),
+    "eager.py": (
+        "with name `nmae` cannot be resolved",
+        'Line 3 of the compiled model: rows.where("nmae > 1").count()',
+    ),
+}
+
+
+class TestRefusedBySpark:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
-        return {
-            "no_table.sql": "{{ config(materialized='table') }} select * from nowhere.at_all",
-            "elsewhere.sql": "{{ config(database='other', materialized='table') }} select 1 as id",
-        }
+        no_table = "{{ config(materialized='table') }} select * from nowhere.at_all"
+        return {"no_table.sql": no_table, "lazy.py": LAZY, "eager.py": EAGER}
 
-    def test_messages_have_no_stack_trace(self, project: Any) -> None:
-        message = run_dbt(["run", "-s", "no_table"], expect_pass=False)[0].message
-        assert "`nowhere`.`at_all` cannot be found" in message
-        assert "org.apache" not in message
-        assert "JVM stacktrace" not in message
+    @pytest.fixture(scope="class")
+    def messages(self, project: Any) -> dict[str, str]:
+        return {r.node.path: r.message for r in run_dbt(["run"], expect_pass=False)}
+
+    @pytest.mark.parametrize("model", REFUSED)
+    def test_messages_have_no_stack_trace(self, messages: dict[str, str], model: str) -> None:
+        for text in REFUSED[model]:
+            assert text in messages[model]
+        assert "org.apache" not in messages[model]
+        assert "JVM stacktrace" not in messages[model]
 
 
 class TestProfile:

@@ -168,6 +168,27 @@ SLOW = """
 {% if execute %}{% do run_query(sleep) %}{% endif %}
 select 1 as id, '{{ var("suffix", "") }}' as name
 """
+# Its frame is older than the token that reads it.
+LAZY = """
+import time
+
+def model(dbt, spark):
+    rows = dbt.ref("slow_0").where("id = 1")
+    time.sleep(11)
+    return rows
+"""
+# The token expires before Spark counts, once.
+COUNTS = """
+import time
+from pathlib import Path
+
+def model(dbt, spark):
+    rows, begun = dbt.ref("slow_0"), Path("{begun}")
+    if not begun.exists():
+        begun.touch()
+        time.sleep(11)
+    return spark.range(rows.count())
+"""
 MINT = """
 import pathlib, sys, time, jwt
 folder, key = pathlib.Path(sys.argv[1]), sys.argv[2]
@@ -205,12 +226,14 @@ class TestRenewal:
         return {"test": {"outputs": {"default": target}, "target": "default"}}
 
     @pytest.fixture(scope="class")
-    def models(self) -> dict[str, str]:
-        return {f"slow_{number}.sql": SLOW for number in range(6)}
+    def models(self, minting: Path) -> dict[str, str]:
+        counts = COUNTS.replace("{begun}", str(minting / "begun"))
+        models = {f"slow_{number}.sql": SLOW for number in range(6)}
+        return models | {"lazy.py": LAZY, "counts.py": counts}
 
     def test_the_token_is_renewed(self, project: Any, minting: Path, catalog: RestCatalog) -> None:
-        run_dbt(["run"])
-        run_dbt(["run", "--vars", "{suffix: '!'}"])
+        run_dbt(["run", "--select", "slow_*"])
+        run_dbt(["run", "--select", "slow_*", "--vars", "{suffix: '!'}"])
         rows = project.run_sql(f"select name from {project.test_schema}.slow_5", fetch="all")
         assert rows == [("!",)]
         assert len((minting / "minted").read_text()) > 2
@@ -222,9 +245,15 @@ class TestRenewal:
     ) -> None:
         monkeypatch.setenv("TOKEN_SECONDS", "20")
         begun = time.monotonic()
-        run_dbt(["run", "--vars", "{suffix: '?', pause: 20}"])
+        run_dbt(["run", "--select", "slow_*", "--vars", "{suffix: '?', pause: 20}"])
         assert time.monotonic() - begun > 120
         assert {s for who, *_, s in catalog.requests() if who == "mina"} <= {200, 204, 304, 404}
+
+    def test_python_models_that_take_longer(self, project: Any) -> None:
+        run_dbt(["run", "--select", "slow_0", "lazy", "counts"])
+        for model in ("lazy", "counts"):
+            sql = f"select count(*) from {project.test_schema}.{model}"
+            assert project.run_sql(sql, fetch="all") == [(1,)]
 
 
 class TestFixedToken:

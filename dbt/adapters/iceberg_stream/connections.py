@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from multiprocessing.context import SpawnContext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dbt.adapters.contracts.connection import (
     AdapterRequiredConfig,
@@ -53,6 +53,7 @@ logger = Logger()
 # By default, Spark replaces `${…}` in statements, also in texts and comments, by settings and
 # environment variables of the server.
 SUBSTITUTION = "spark.sql.variable.substitute"
+Result = TypeVar("Result")
 
 
 class IcebergStreamConnectionManager(SQLConnectionManager):
@@ -106,6 +107,20 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         handle: Handle = self.get_thread_connection().handle
         handle.refresh_token()
         return handle.session
+
+    def with_valid_token(self, run: Callable[[], Result]) -> Result:
+        """Run something in this thread's session with a valid token.
+
+        It runs again, in a copy of the session, if the catalog refused the token.
+
+        Args:
+            run: runs it, and returns its result.
+
+        Raises:
+            StatementError: it failed.
+        """
+        handle: Handle = self.get_thread_connection().handle
+        return handle.with_valid_token(run)
 
     def turn_of(self, table: QualifiedName) -> AbstractContextManager[None]:
         """Wait until no other thread merges into a table in its turn, and keep them waiting.

@@ -461,6 +461,7 @@ class IcebergStreamAdapter(
             project_root=connections.project_root,
             principal=connections.principal_of(catalog.name),
             session=connections.current_session,
+            with_valid_token=connections.with_valid_token,
             discard_session=connections.discard_session,
             has_default_settings=connections.has_default_settings,
             execute=self._execute_statement,

@@ -173,3 +173,43 @@ class TestHooksOutsideTransactions:
         run_dbt(["run", "--select", f"of_{kind}"])
         hooks = rows(project, "select hook from {schema}.hook_log order by at")
         assert hooks == [("before begin",), ("pre",), ("post",), ("after commit",)]
+
+
+# What a hook does to its session, and a query that shows whether a later model is in it.
+TRACES = {
+    "setting": ("set spark.sql.session.timeZone = Asia/Tokyo", "current_timezone()"),
+    "immediate": (
+        "execute immediate 'set spark.sql.session.timeZone = Asia/Tokyo'",
+        "current_timezone()",
+    ),
+    "schema": ("use {{ target.schema }}", "current_schema()"),
+}
+
+
+class TestTraces:
+    """A model runs as if those before it in its thread had not run."""
+
+    @pytest.fixture(scope="class")
+    def project_config_update(self) -> dict[str, object]:
+        return {"models": {"+materialized": "table"}}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        plain = "-- depends_on: {{ ref('%s') }}\nselect %s as value"
+        models = {"before.sql": "select 1 as id"}
+        for name, (hook, value) in TRACES.items():
+            models[f"{name}.sql"] = f'{{{{ config(pre_hook="{hook}") }}}} select 1 as id'
+            models[f"{name}_before.sql"] = plain % ("before", value)
+            models[f"{name}_after.sql"] = plain % (name, value)
+        view = '{{ config(pre_hook="create temporary view totals as select 1 as id") }} '
+        view += "-- depends_on: {{ ref('%s') }}\nselect * from totals"
+        return models | {"first_view.sql": view % "before", "second_view.sql": view % "first_view"}
+
+    def test_none_is_left(self, project: Any) -> None:
+        run_dbt(["run", "--threads", "1"])
+        for name in TRACES:
+            (before, after) = (
+                rows(project, f"select * from {{schema}}.{name}_{when}")
+                for when in ("before", "after")
+            )
+            assert before == after

@@ -28,6 +28,7 @@ class Handle:
 
     def __init__(self, on_close: Callable[[Any], None]) -> None:
         self.session, self.reusable, self.interrupted = Session(), True, 0
+        self.views: dict[str, None] = {}
         self.close = lambda: on_close(self)
 
     def reopen(self) -> None: ...
@@ -53,10 +54,11 @@ def test_the_next_node_reuses_an_idle_session() -> None:
     assert not first.session.closed
 
 
-def test_a_changed_session_is_closed_and_not_reused() -> None:
+@pytest.mark.parametrize("change", [{"reusable": False}, {"views": {"totals": None}}])
+def test_a_changed_session_is_closed_and_not_reused(change: dict[str, Any]) -> None:
     pool = open_pool()
     handle = take(pool)
-    handle.reusable = False
+    vars(handle).update(change)
     handle.close()
     assert handle.session.closed
     assert take(pool) is not handle

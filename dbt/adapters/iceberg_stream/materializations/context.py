@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.base import BaseRelation
 
@@ -37,6 +37,8 @@ class MaterializationContext:
         project_root: the project's folder, for relative paths.
         principal: the owner of the token for the catalog; empty if the catalog has no users.
         session: returns this thread's Spark session, with a valid token.
+        with_valid_token: runs what uses this session with a valid token; again with a new one if
+            the catalog refuses the token.
         discard_session: keeps this thread's session from other nodes, after code of the user ran
             in it.
         has_default_settings: returns whether this thread's session has its initial settings.
@@ -63,6 +65,7 @@ class MaterializationContext:
     project_root: Path
     principal: str
     session: Callable[[], Session]
+    with_valid_token: Callable[[Callable[[], Any]], Any]
     discard_session: Callable[[], None]
     has_default_settings: Callable[[], bool]
     execute: Callable[[str], IcebergStreamResponse]

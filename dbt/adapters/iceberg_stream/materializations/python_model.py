@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from dbt_common.exceptions import DbtRuntimeError
 from dbt.adapters.iceberg_stream.catalog.table_config import TableConfig
 from dbt.adapters.iceberg_stream.engines.imports import load_pyspark
 from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.errors.spark import StatementError, explain
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.materializations.local_table import (
     TIMESTAMP_TYPE,
@@ -46,16 +48,16 @@ def build_python_model(
     """
     name = str(model["unique_id"])
     with context.database_errors(code):
-        # Keep the session until the end: a session with a renewed token lacks the frame.
         session = _own_session(context)
-        frame = run_python_model(session, name, code)
+        frame = context.with_valid_token(lambda: run_python_model(session, name, code))
         rows = _utc_rows(session, frame)
     if rows is not None:
         response = build_from_rows(context, relation, rows, layout, model["config"], "ctas")
         if response is not None:
             return response
+    result = frame if rows is None else rows
     with context.database_errors(code):
-        make_view(session, name, frame if rows is None else rows, view)
+        context.with_valid_token(lambda: make_view(session, name, result, view))
     return None
 
 
@@ -76,9 +78,10 @@ def run_to_view(
         code_of_model = str(model.get("raw_code")).lower()
         if ".this" in code_of_model or str(model["alias"]).lower() in code_of_model:
             context.note_own_table()
-        frame = run_python_model(session, name, code)
+        frame = context.with_valid_token(lambda: run_python_model(session, name, code))
         rows = _utc_rows(session, frame)
-        make_view(session, name, frame if rows is None else rows, view)
+        result = frame if rows is None else rows
+        context.with_valid_token(lambda: make_view(session, name, result, view))
 
 
 def _own_session(context: MaterializationContext) -> Session:
@@ -100,11 +103,25 @@ def run_python_model(session: Session, name: str, code: str) -> Any:
         session: the session that the model gets.
         name: the model's unique id.
         code: the compiled model.
+
+    Raises:
+        StatementError: Spark refuses what the model asks of it; says in which line.
     """
     namespace: dict[str, Any] = {"__name__": f"dbt_{name}", "spark": session.spark}
     session.activate()
-    exec(compile(code, f"<python model {name}>", "exec"), namespace)
-    return namespace["model"](namespace["dbtObj"](session.spark.table), session.spark)
+    file = f"<python model {name}>"
+    try:
+        with explain():
+            exec(compile(code, file, "exec"), namespace)
+            return namespace["model"](namespace["dbtObj"](session.spark.table), session.spark)
+    except StatementError as error:
+        cause = error.__cause__
+        frames = traceback.walk_tb(cause.__traceback__ if cause else None)
+        lines = [number for frame, number in frames if frame.f_code.co_filename == file]
+        if lines:
+            line = code.splitlines()[lines[-1] - 1].strip()
+            error.add(f"Line {lines[-1]} of the compiled model: {line}")
+        raise
 
 
 def make_view(session: Session, name: str, frame: Any, view: str) -> None:
@@ -112,8 +129,11 @@ def make_view(session: Session, name: str, frame: Any, view: str) -> None:
 
     Raises:
         DbtRuntimeError: it is no table.
+        StatementError: Spark refuses it.
     """
-    _as_frame(session, name, frame).createOrReplaceTempView(view)
+    session.activate()
+    with explain():
+        _as_frame(session, name, frame).createOrReplaceTempView(view)
 
 
 def local_rows(frame: Any) -> pa.Table | None:
@@ -155,12 +175,13 @@ def _as_frame(session: Session, name: str, frame: Any) -> Any:
     load_pyspark()
     from pyspark.sql.connect.dataframe import DataFrame
 
-    if isinstance(frame, DataFrame):
-        return frame
     if isinstance(frame, pd.DataFrame | pa.Table):
         return session.spark.createDataFrame(frame)
-    if hasattr(frame, "to_spark"):
-        return frame.to_spark()
+    if not isinstance(frame, DataFrame) and hasattr(frame, "to_spark"):
+        frame = frame.to_spark()
+    if isinstance(frame, DataFrame):
+        # The session that has made it has ended if the token was renewed since.
+        return DataFrame(frame._plan, session.spark)
     raise DbtRuntimeError(
         f"The Python model {name} returned an object of type `{type(frame).__name__}`. Return a "
         "Spark, pandas or pandas-on-Spark DataFrame, or a PyArrow table."

@@ -16,6 +16,8 @@ from dbt.adapters.iceberg_stream.sessions.write import Write
 from dbt.adapters.iceberg_stream.sql.queries import TemporaryView, temporary_view
 from dbt.adapters.iceberg_stream.sql.statements import (
     DEFINITION_VERBS,
+    ROW_COMMANDS,
+    WRITE_VERBS,
     Statement,
     classify,
     dropped_namespace,
@@ -32,8 +34,11 @@ if TYPE_CHECKING:
 
 VIEW_VERBS = {"create", "cache"}
 QUERY_VERBS = {"select", "with", "values"}
-# Statements that change a session, so that the next model must not use it.
-SETTING_VERBS = {"set", "reset", "use", "add", "declare"}
+# After any other statement, such as `set` or a script, the next model must not use the session.
+TRACELESS_VERBS = {
+    *(QUERY_VERBS | VIEW_VERBS | ROW_COMMANDS | WRITE_VERBS | DEFINITION_VERBS),
+    *("(", "analyze", "clear", "comment", "refresh", "table", "uncache"),
+}
 
 
 class Handle(SessionHandle):
@@ -84,7 +89,7 @@ class Cursor:
         handle.refuse_if_canceled()
         sql = handle.prepare(sql)
         handle.progress.start(str(get_node_info().get("node_name") or "statement"))
-        if self._statement.verb in SETTING_VERBS or self._statement.defines_function:
+        if self._statement.verb not in TRACELESS_VERBS or self._statement.defines_function:
             handle.reusable = False
         if self._statement.verb == "drop" and (namespace := dropped_namespace(sql)):
             # Iceberg's catalogs can drop only empty namespaces.
@@ -95,29 +100,32 @@ class Cursor:
             handle.progress.finish()
 
     def _run_classified(self, sql: str) -> None:
+        handle = self._handle
         if self._statement.writes:
-            write = Write(self._handle, self._statement)
+            write = Write(handle, self._statement)
             self.target = write.target
-            note_query(self._handle, sql, self._statement.verb, write.target)
+            note_query(handle, sql, self._statement.verb, write.target)
             try:
                 write.run(sql)
             finally:
                 self.outcome = write.outcome
+            if self._statement.verb == "drop":
+                handle.forget_view(self._statement.target)
             if write.target is not None:
                 self._note_write(write.target)
             return
-        note_query(self._handle, sql, self._statement.verb)
+        note_query(handle, sql, self._statement.verb)
         if self._statement.verb in QUERY_VERBS:
-            self._table, self._from_cache = self._handle.query(sql)
+            self._table, self._from_cache = handle.query(sql)
         else:
             view = temporary_view(sql) if self._statement.verb in VIEW_VERBS else None
-            before = self._handle.read_set_of(view.reads) if view and view.is_cached else None
-            self._relation = self._handle.session.run(sql)
+            before = handle.read_set_of(view.reads) if view and view.is_cached else None
+            self._relation = handle.session.run(sql)
             if self._statement.verb == "call":
-                self._handle.own_reads.follow()
+                handle.own_reads.follow()
             if view is not None:
                 if view.reads is None:
-                    note_unknown(self._handle, sql)
+                    note_unknown(handle, sql)
                 self._record_view(view, before)
 
     def _note_write(self, table: QualifiedName) -> None:

@@ -67,8 +67,8 @@ class SessionPool:
             self._give_back(handle)
 
     def _give_back(self, handle: SessionHandle) -> None:
-        """Keep a session for the next node, unless its settings changed or a statement failed."""
-        if handle.reusable:
+        """Keep a session for the next node, unless it has changed or a statement has failed."""
+        if handle.reusable and not handle.views:
             with self._lock:
                 self._idle.append(handle)
         else:

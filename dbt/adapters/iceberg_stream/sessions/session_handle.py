@@ -83,7 +83,8 @@ class SessionHandle:
         self.merges_in_turn = False
         self.reusable = True
         self.canceled = False
-        # What each temporary view of this session reads; None if unknown.
+        # What each temporary view of this session reads; None if unknown. A session that has some
+        # is not used for the next node.
         self.views: dict[str, Reads | None] = {}
         # What the cached ones among them had read when they were cached; None if unknown.
         self.cached: dict[str, ReadSet | None] = {}
@@ -248,6 +249,16 @@ class SessionHandle:
         views = [parts[0].lower() for parts in read.relations if len(parts) == 1] if read else []
         read_sets = [self.cached.get(view) for view in views]
         return any(table in read_set.versions for read_set in read_sets if read_set)
+
+    def forget_view(self, name: Sequence[str] | None) -> None:
+        """Note that a statement has dropped what has a name, which may be a temporary view.
+
+        Args:
+            name: its parts, as in the statement.
+        """
+        if name is not None and len(name) == 1:
+            self.views.pop(name[0].lower(), None)
+            self.cached.pop(name[0].lower(), None)
 
     def on_write(
         self,
