@@ -113,31 +113,43 @@ class Table:
         sink.load_index(1000, False, ChangeOrder((by,), 7.0))
         return sink
 
-    def change(self, sink: Sink, *changes: tuple[int, str | None, int], by: str = "at") -> None:
+    def equality_sink(self, stream: str = "model.a.other", keys: tuple[str, ...] = ("id",)) -> Sink:
+        """A sink without an index, whose deletes are equality deletes."""
+        sink = Sink(self.lake, NAME, Progress(stream), keys)
+        sink.claim()
+        sink.order_by(("at",))
+        sink.compare_rows(("at",))
+        return sink
+
+    def change(
+        self, sink: Sink, *changes: tuple[int | None, str | None, int], by: str = "at"
+    ) -> None:
         """Commit changes of keys, in this order; one without a value deletes its row."""
         self.uppers += 1
         write_id = uuid.uuid4().hex
-        settings = {"chunk_bytes": 1, "ordered": False, "max_keys": 1000, "keeps_keys": True}
+        keeps_keys = sink.index is not None
+        settings = {"chunk_bytes": 1, "ordered": False, "max_keys": 1000, "keeps_keys": keeps_keys}
         plan = sink.plan(write_id, sequence_by=(by,), **settings)
         ids, texts, orders = zip(*changes, strict=True)
         columns = {name: pa.nulls(len(ids), pa.int64()) for name in plan.schema.names}
         columns |= {
-            "id": pa.array(ids),
+            "id": pa.array(ids, pa.int64()),
             "value": pa.array(texts, pa.string()),
             by: pa.array(orders),
         }
         columns |= {f"{ORDER}0": pa.array(orders), f"{ORDER}1": pa.array(range(len(ids)))}
         columns[DELETED] = pa.array([text is None for text in texts])
         delta = write_changes(plan, pa.table(columns).to_batches())
-        watermark = max(orders)
-        batch = WrittenBatch(
-            BatchRange(None, {"offset": self.uppers}), [delta], watermark=watermark
-        )
-        sink.commit(write_id, [sink.add_to_index(batch, sink.progress.watermark)])
+        batch_range = BatchRange(None, {"offset": self.uppers})
+        first, last = min(orders), max(orders)
+        batch = WrittenBatch(batch_range, [delta], first=first, last=last, watermark=last)
+        if keeps_keys:
+            batch = sink.add_to_index(batch, sink.progress.watermark)
+        sink.commit(write_id, [batch])
 
     def actual(self) -> list[tuple[Any, ...]]:
         rows = duckdb_rows(self.lake, NAME[1], 'id, "value", "at"')
-        return sorted(rows, key=lambda row: (row[0], -row[2]))
+        return sorted(rows, key=lambda row: (row[0] is None, row[0], -row[2]))
 
     def may_precede(self, first: Any, by: str = "at") -> bool:
         """Whether a change of another stream, without an index, may be older than rows."""
@@ -246,13 +258,29 @@ def test_rows_of_a_file_that_the_stream_has_deleted_from(longs: Table) -> None:
     assert longs.actual() == [(0, "ours", 20), (0, "other", 1), (1, "other", 100)]
 
 
+@pytest.mark.parametrize("has_index", [True, False])
 @pytest.mark.parametrize("keys", [("id", "k"), ("k",)])
-def test_deletes_of_a_stream_with_other_keys(longs: Table, keys: tuple[str, ...]) -> None:
+def test_deletes_of_a_stream_with_other_keys(
+    longs: Table, keys: tuple[str, ...], has_index: bool
+) -> None:
+    """Also of a key that has a null where they have no column."""
     k = NestedField(4, "k", LongType(), required=False)
     evolve(longs.lake, schema(LongType(), k).model_copy(update={"schema_id": 1}), name=NAME)
-    longs.change(longs.sink("model.a.other", keys), (77, None, 50))
-    longs.change(longs.sink(), (77, "ours", 40))
-    assert longs.actual() == [(77, "ours", 40)]
+    open_sink = longs.sink if has_index else longs.equality_sink
+    longs.change(open_sink("model.a.other", keys), (77, None, 50), (78, "theirs", 100))
+    longs.change(longs.sink(), (77, "ours", 40), (None, "null", 40))
+    assert longs.actual() == [(77, "ours", 40), (78, "theirs", 100), (None, "null", 40)]
+
+
+def test_equality_deletes_of_another_stream(longs: Table) -> None:
+    """Those of before, and those that come while the stream runs."""
+    other = longs.equality_sink()
+    longs.change(other, (1, "x", 1), (1, None, 9))
+    ours = longs.sink()
+    longs.change(ours, (1, "late", 5), (2, "ours", 5))
+    longs.change(other, (2, None, 20))
+    longs.change(ours, (2, "late", 19), (1, "again", 10))
+    assert longs.actual() == [(1, "again", 10)]
 
 
 def test_deletes_of_a_stream_with_another_order(longs: Table) -> None:

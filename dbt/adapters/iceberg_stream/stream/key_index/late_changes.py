@@ -59,7 +59,8 @@ class LateChanges:
         deleted_by_others: files of keys that other streams have deleted.
         highest_of_others: the highest value of the first `sequence_by` column in the changes of
             other streams; None or null if there are none.
-        equality_deletes: locations of equality deletes, which have changed keys of earlier runs.
+        equality_deletes: locations of equality deletes, which have changed keys of earlier runs and
+            of other streams.
         missing: locations of such files that do not exist any more.
     """
 
@@ -190,13 +191,13 @@ class LateChanges:
         ours = changes.select(self.sequence_by).take(at)
         return np.asarray(later(before.select(self.sequence_by).columns, ours.columns))
 
-    def read_deleted(self, files: Iterable[DeletedKeysFile]) -> Iterator[pa.Table]:
+    def read_deleted(self, locations: Sequence[str]) -> Iterator[pa.Table]:
         """Yield deleted keys with their order.
 
         Args:
-            files: of deleted keys.
+            locations: of files that have them.
         """
-        yield from self._read(self._target(), [file.location for file in files], None)
+        yield from self._read(self._target(), locations, None)
 
     def _read_deleted(self, target: WriteTarget, changes: pa.Table) -> Iterator[pa.Table]:
         """Yield deleted keys, without row groups whose keys were all deleted before the changes."""

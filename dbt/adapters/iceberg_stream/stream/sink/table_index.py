@@ -34,7 +34,11 @@ from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChange
 from dbt.adapters.iceberg_stream.stream.key_index.snapshot_index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.key_index.storage import index_location, with_index
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sink.progress import forgotten_version, watermark_of_others
+from dbt.adapters.iceberg_stream.stream.sink.progress import (
+    forgotten_version,
+    recorded_ids,
+    watermark_of_others,
+)
 from dbt.adapters.iceberg_stream.stream.sink.sink_commit import unchanged
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 from dbt.adapters.iceberg_stream.tables.deletes.equality import equality_delete_files
@@ -43,6 +47,7 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     read_rows_at,
     require_no_defaults,
 )
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.keys.runs import Indices
 
@@ -176,24 +181,27 @@ def late_changes(
     finder = LateChanges(optional, keys, order.sequence_by, order.deleted_keys_days, load)
     if not refresh:
         finder.deleted_keys = deleted_keys_files(base.metadata, sink_id)
-        finder.equality_deletes = _equality_deletes(base)
         _follow_others(finder, base, sink_id)
     return finder
 
 
-def _follow_others(finder: LateChanges, base: LoadedTable, sink_id: str) -> list[DeletedKeysFile]:
-    """Let changes be compared with the deletes of other streams, and return the new ones."""
-    before = {file.location for file in finder.deleted_by_others}
+def _follow_others(finder: LateChanges, base: LoadedTable, sink_id: str) -> list[str]:
+    """Let changes be compared with the deletes of other streams; return their new files."""
+    before = {*finder.equality_deletes, *(file.location for file in finder.deleted_by_others)}
     column = finder.schema.field(finder.sequence_by[0])
     others = deleted_keys_of_others(base, sink_id, finder.schema)
     finder.deleted_by_others = tuple(file for files in others.values() for file in files)
+    keys = [finder.schema.field(name) for name in finder.keys]
+    finder.equality_deletes = _equality_deletes(base, keys)
     # Their rows have bounds; the watermark is needed for what they have deleted.
-    finder.highest_of_others = watermark_of_others(base.metadata, column, others)
-    return [file for file in finder.deleted_by_others if file.location not in before]
+    streams = {*recorded_ids(base.metadata), *others} - {sink_id}
+    finder.highest_of_others = watermark_of_others(base.metadata, column, streams)
+    now = (*finder.equality_deletes, *(file.location for file in finder.deleted_by_others))
+    return [location for location in now if location not in before]
 
 
 def deleted_keys(
-    base: LoadedTable, sink_id: str, is_versioned: bool, schema: pa.Schema
+    base: LoadedTable, sink_id: str, is_versioned: bool, schema: pa.Schema, keys: Sequence[str]
 ) -> list[str]:
     """Return the locations of files with the keys that were deleted, and with their order.
 
@@ -202,6 +210,7 @@ def deleted_keys(
         sink_id: of the stream.
         is_versioned: whether the table has versions, of which equality deletes delete each.
         schema: of the stream's keys and the columns of their order.
+        keys: names of the keys.
     """
     target = WriteTarget.of(base.metadata, base.io)
     own = [file.location for file in deleted_keys_files(base.metadata, sink_id)]
@@ -209,7 +218,8 @@ def deleted_keys(
         others = deleted_keys_of_others(base, sink_id, schema)
         own += [file.location for files in others.values() for file in files]
     infos = target.filesystem().get_file_info([target.path_of(location) for location in own])
-    locations = [] if is_versioned else [*_equality_deletes(base)]
+    fields = [schema.field(name) for name in keys]
+    locations = [] if is_versioned else [*_equality_deletes(base, fields)]
     for location, info in zip(own, infos, strict=True):
         if info.type == fs.FileType.NotFound:
             warn_of_missing(location)
@@ -218,10 +228,12 @@ def deleted_keys(
     return locations
 
 
-def _equality_deletes(base: LoadedTable) -> tuple[str, ...]:
-    """Return the locations of equality delete files, which have changed keys."""
+def _equality_deletes(base: LoadedTable, keys: Sequence[pa.Field]) -> tuple[str, ...]:
+    """Return the locations of equality delete files that have changed keys with these columns."""
+    ids = set(map(field_id, keys))
     files = [item.data_file for item in equality_delete_files(base)]
-    return tuple(file.file_path for file in files if file.file_format == FileFormat.PARQUET)
+    of_keys = [file for file in files if set(file.equality_ids or ()) == ids]
+    return tuple(file.file_path for file in of_keys if file.file_format == FileFormat.PARQUET)
 
 
 def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema, sink_id: str) -> None:
