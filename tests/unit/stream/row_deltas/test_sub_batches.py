@@ -50,6 +50,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     TargetDeletes,
     WrittenBatch,
 )
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions, WrittenFile
 from tests.unit.local_tables import data_file
 
@@ -325,6 +326,17 @@ def test_changes_without_order(tmp_path: Path, column: int, order: pa.Array) -> 
     columns = batch.to_pydict() | {f"{ORDER}{column}": order}
     with pytest.raises(MissingOrderValue, match="1 changes have no value"):
         write_changes(plan(tmp_path), [pa.RecordBatch.from_pydict(columns)])
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us")])
+def test_an_order_after_the_year_9999(tmp_path: Path, kind: pa.DataType) -> None:
+    """Iceberg and Spark have such times, Python and the watermark have not."""
+    (batch,) = batches([Step(1, 1)], 9)
+    days = pa.array([3_000_000], pa.int32()).cast(pa.date32())
+    order = days if kind == days.type else days.cast(pa.timestamp("s")).cast(kind)
+    columns = {name: batch[name] for name in batch.schema.names} | {f"{ORDER}0": order}
+    with pytest.raises(ColumnError, match="`v` has a date or time outside the years 1 to 9999"):
+        write_changes(plan(tmp_path, sequence_by=("v",)), [pa.RecordBatch.from_pydict(columns)])
 
 
 def test_a_task_tells_what_it_has_made(tmp_path: Path) -> None:

@@ -175,8 +175,12 @@ class DeltaWriter:
             missing = pc.sum(pc.is_null(chunk[name], nan_is_null=True)).as_py()
             if missing:
                 raise MissingOrderValue(missing)
-        column = chunk[f"{ORDER}0"]
-        bounds = pc.min_max(column).as_py()
+        try:
+            bounds = pc.min_max(chunk[f"{ORDER}0"]).as_py()
+        except (ValueError, OverflowError) as error:
+            name = next(iter(self._plan.sequence_by), "the order of changes")
+            reason = "has a date or time outside the years 1 to 9999, which cannot order changes"
+            raise ColumnError(name, reason) from error
         delta.first = bounds["min"] if delta.first is None else min(delta.first, bounds["min"])
         delta.last = bounds["max"] if delta.last is None else max(delta.last, bounds["max"])
 
