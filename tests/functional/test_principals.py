@@ -14,6 +14,7 @@ from dbt.tests.util import run_dbt, run_dbt_and_capture
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.engines.embedded import status
+from dbt.adapters.iceberg_stream.materializations import python_model
 from tests.functional.principals import DROP, INCREMENTAL, SNAPSHOT, TABLE, VIEW, contents
 from tests.servers.rest_catalog import RestCatalog
 
@@ -229,7 +230,8 @@ class TestRenewal:
     def models(self, minting: Path) -> dict[str, str]:
         counts = COUNTS.replace("{begun}", str(minting / "begun"))
         models = {f"slow_{number}.sql": SLOW for number in range(6)}
-        return models | {"lazy.py": LAZY, "counts.py": counts}
+        rows = LAZY.replace("11", "0")
+        return models | {"lazy.py": LAZY, "counts.py": counts, "at_once.py": rows}
 
     def test_the_token_is_renewed(self, project: Any, minting: Path, catalog: RestCatalog) -> None:
         run_dbt(["run", "--select", "slow_*"])
@@ -248,6 +250,20 @@ class TestRenewal:
         run_dbt(["run", "--select", "slow_*", "--vars", "{suffix: '?', pause: 20}"])
         assert time.monotonic() - begun > 120
         assert {s for who, *_, s in catalog.requests() if who == "mina"} <= {200, 204, 304, 404}
+
+    def test_between_the_view_of_a_python_model_and_its_table(
+        self, project: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        make_view = python_model.make_view
+
+        def make_and_renew(session: Any, *arguments: Any) -> None:
+            make_view(session, *arguments)
+            session.renew({})
+
+        monkeypatch.setattr(python_model, "make_view", make_and_renew)
+        run_dbt(["run", "--select", "slow_0", "at_once"])
+        sql = f"select count(*) from {project.test_schema}.at_once"
+        assert project.run_sql(sql, fetch="all") == [(1,)]
 
     def test_python_models_that_take_longer(self, project: Any) -> None:
         run_dbt(["run", "--select", "slow_0", "lazy", "counts"])

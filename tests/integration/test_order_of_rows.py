@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.schema import Schema
-from pyiceberg.table.update import AssertCreate
 from pyiceberg.types import (
     BinaryType,
     DateType,
@@ -31,23 +26,17 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.key_index import highest_values
 from dbt.adapters.iceberg_stream.stream.key_index.highest_values import HighestValues
-from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
-from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
-from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream, forget_stream
-from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
-from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
+from dbt.adapters.iceberg_stream.stream.sink.known_streams import forget_stream
 from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from tests.integration.ordered_table import OrderedTable, schema
 from tests.integration.streams import NAME
-from tests.integration.tables import duckdb_rows, write
+from tests.integration.tables import duckdb_rows
 from tests.lost_files import assert_nothing_lost
 from tests.unit.local_tables import evolve
 
@@ -62,103 +51,6 @@ VALUES: dict[IcebergType, st.SearchStrategy[Any]] = {
     StringType(): st.text("ab\u00e9\U0001f600", max_size=2).map("2026-01-01T00:0".__add__),
     BinaryType(): st.binary(max_size=2).map(b"0123456789abcde".__add__),
 }
-
-
-def schema(kind: IcebergType, *more: NestedField) -> Schema:
-    return Schema(
-        NestedField(1, "id", LongType(), required=False),
-        NestedField(2, "value", StringType(), required=False),
-        NestedField(3, "at", kind, required=False),
-        *more,
-    )
-
-
-class Table:
-    """A table of `s.t`, which other writers and streams change."""
-
-    def __init__(self, folder: Path, kind: IcebergType) -> None:
-        backend = SqliteBackend("lake", folder)
-        backend.create_namespace("s")
-        self.lake = IcebergCatalog("lake", backend)
-        properties = {"format-version": "3"}
-        staged = self.lake.stage(NAME, schema(kind), UNPARTITIONED_PARTITION_SPEC, properties)
-        self.lake.commit(staged, (AssertCreate(),), ())
-        self.uppers = 0
-        for stream in ("model.a.b", "model.a.other"):
-            add_stream(self.lake, NAME, stream)
-
-    def files(self, *files: list[Any]) -> list[Any]:
-        column = WriteTarget.of(self.base.metadata, self.base.io).file_schema.field("at")
-        tables = [self.rows(values, column.type) for values in files]
-        return [file for rows in tables for file in write(self.lake, NAME[1], *rows.to_batches())]
-
-    def rows(self, values: list[Any], kind: pa.DataType) -> pa.Table:
-        ids, texts = list(range(len(values))), ["other"] * len(values)
-        return pa.table({"id": ids, "value": texts, "at": pa.array(values, kind)})
-
-    def append(self, *files: list[Any]) -> None:
-        change = append(*self.files(*files), properties={})
-        Committer(self.lake, NAME, change, self.base).commit()
-
-    @property
-    def base(self) -> Any:
-        return self.lake.load(NAME)
-
-    def sink(
-        self, stream: str = "model.a.b", keys: tuple[str, ...] = ("id",), by: str = "at"
-    ) -> Sink:
-        sink = Sink(self.lake, NAME, Progress(stream), keys)
-        sink.claim()
-        sink.order_by((by,))
-        sink.load_index(1000, False, ChangeOrder((by,), 7.0))
-        return sink
-
-    def equality_sink(self, stream: str = "model.a.other", keys: tuple[str, ...] = ("id",)) -> Sink:
-        """A sink without an index, whose deletes are equality deletes."""
-        sink = Sink(self.lake, NAME, Progress(stream), keys)
-        sink.claim()
-        sink.order_by(("at",))
-        sink.compare_rows(("at",))
-        return sink
-
-    def change(
-        self, sink: Sink, *changes: tuple[int | None, str | None, int], by: str = "at"
-    ) -> None:
-        """Commit changes of keys, in this order; one without a value deletes its row."""
-        self.uppers += 1
-        write_id = uuid.uuid4().hex
-        keeps_keys = sink.index is not None
-        settings = {"chunk_bytes": 1, "ordered": False, "max_keys": 1000, "keeps_keys": keeps_keys}
-        plan = sink.plan(write_id, sequence_by=(by,), **settings)
-        ids, texts, orders = zip(*changes, strict=True)
-        columns = {name: pa.nulls(len(ids), pa.int64()) for name in plan.schema.names}
-        columns |= {
-            "id": pa.array(ids, pa.int64()),
-            "value": pa.array(texts, pa.string()),
-            by: pa.array(orders),
-        }
-        columns |= {f"{ORDER}0": pa.array(orders), f"{ORDER}1": pa.array(range(len(ids)))}
-        columns[DELETED] = pa.array([text is None for text in texts])
-        delta = write_changes(plan, pa.table(columns).to_batches())
-        batch_range = BatchRange(None, {"offset": self.uppers})
-        first, last = min(orders), max(orders)
-        batch = WrittenBatch(batch_range, [delta], first=first, last=last, watermark=last)
-        if keeps_keys:
-            batch = sink.add_to_index(batch, sink.progress.watermark)
-        sink.commit(write_id, [batch])
-
-    def actual(self) -> list[tuple[Any, ...]]:
-        rows = duckdb_rows(self.lake, NAME[1], 'id, "value", "at"')
-        return sorted(rows, key=lambda row: (row[0] is None, row[0], -row[2]))
-
-    def may_precede(self, first: Any, by: str = "at") -> bool:
-        """Whether a change of another stream, without an index, may be older than rows."""
-        sink = Sink(self.lake, NAME, Progress("model.a.b"), ("id",))
-        sink.claim()
-        sink.compare_rows((by,))
-        assert sink.newest_rows is not None
-        batch = WrittenBatch(BatchRange(None, {"offset": 1}), [], first=first)
-        return sink.newest_rows.may_precede([batch])
 
 
 @pytest.fixture
@@ -176,8 +68,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def longs(tmp_path: Path) -> Iterator[Table]:
-    table = Table(tmp_path, LongType())
+def longs(tmp_path: Path) -> Iterator[OrderedTable]:
+    table = OrderedTable(tmp_path, LongType())
     yield table
     table.lake.close()
 
@@ -185,7 +77,7 @@ def longs(tmp_path: Path) -> Iterator[Table]:
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_random_files(kind: IcebergType, tmp_path: Path) -> None:
     """The highest value is the same with all bounds, with some, and with none, in any order."""
-    table = Table(tmp_path, kind)
+    table = OrderedTable(tmp_path, kind)
     target = WriteTarget.of(table.base.metadata, table.base.io)
     values = st.lists(st.none() | VALUES[kind], min_size=1, max_size=3)
     metrics = st.sampled_from(["upper_bounds", "null_value_counts", "lower_bounds"])
@@ -208,7 +100,7 @@ def test_random_files(kind: IcebergType, tmp_path: Path) -> None:
 
 def test_few_files_are_opened(tmp_path: Path, opened: list[str]) -> None:
     """Although each bound is cut, only those that may have the highest value are looked at."""
-    table = Table(tmp_path, StringType())
+    table = OrderedTable(tmp_path, StringType())
     table.append(
         *([f"2026-01-01T{hour:02}:{m:02}:00.000Z"] for hour in range(3) for m in range(40))
     )
@@ -221,7 +113,7 @@ def test_few_files_are_opened(tmp_path: Path, opened: list[str]) -> None:
 
 
 def test_empty_columns_are_not_read(tmp_path: Path, opened: list[str]) -> None:
-    table = Table(tmp_path, LongType())
+    table = OrderedTable(tmp_path, LongType())
     table.append(*([None, None] for _ in range(20)))
     assert not table.may_precede(0)
     assert opened == []
@@ -230,7 +122,7 @@ def test_empty_columns_are_not_read(tmp_path: Path, opened: list[str]) -> None:
 @pytest.mark.parametrize("has_bounds", [True, False])
 def test_not_a_number_is_no_order(tmp_path: Path, has_bounds: bool) -> None:
     """Whether the first file has it or the last one."""
-    table = Table(tmp_path, DoubleType())
+    table = OrderedTable(tmp_path, DoubleType())
     files = table.files([float("nan")], [100.0], [float("nan")])
     for file in files:
         if not has_bounds:
@@ -240,7 +132,7 @@ def test_not_a_number_is_no_order(tmp_path: Path, has_bounds: bool) -> None:
     assert not table.may_precede(150.0)
 
 
-def test_the_default_of_a_column_that_was_added_later(longs: Table) -> None:
+def test_the_default_of_a_column_that_was_added_later(longs: OrderedTable) -> None:
     longs.append([1])
     by = NestedField(4, "by", LongType(), required=False, initial_default=100, write_default=100)
     evolve(longs.lake, schema(LongType(), by).model_copy(update={"schema_id": 1}), name=NAME)
@@ -248,7 +140,7 @@ def test_the_default_of_a_column_that_was_added_later(longs: Table) -> None:
     assert not longs.may_precede(100, "by")
 
 
-def test_rows_of_a_file_that_the_stream_has_deleted_from(longs: Table) -> None:
+def test_rows_of_a_file_that_the_stream_has_deleted_from(longs: OrderedTable) -> None:
     """They are another writer's rows as before, whatever others commit next."""
     longs.append([10, 100])
     sink = longs.sink()
@@ -261,7 +153,7 @@ def test_rows_of_a_file_that_the_stream_has_deleted_from(longs: Table) -> None:
 @pytest.mark.parametrize("has_index", [True, False])
 @pytest.mark.parametrize("keys", [("id", "k"), ("k",)])
 def test_deletes_of_a_stream_with_other_keys(
-    longs: Table, keys: tuple[str, ...], has_index: bool
+    longs: OrderedTable, keys: tuple[str, ...], has_index: bool
 ) -> None:
     """Also of a key that has a null where they have no column."""
     k = NestedField(4, "k", LongType(), required=False)
@@ -272,7 +164,7 @@ def test_deletes_of_a_stream_with_other_keys(
     assert longs.actual() == [(77, "ours", 40), (78, "theirs", 100), (None, "null", 40)]
 
 
-def test_equality_deletes_of_another_stream(longs: Table) -> None:
+def test_equality_deletes_of_another_stream(longs: OrderedTable) -> None:
     """Those of before, and those that come while the stream runs."""
     other = longs.equality_sink()
     longs.change(other, (1, "x", 1), (1, None, 9))
@@ -283,7 +175,7 @@ def test_equality_deletes_of_another_stream(longs: Table) -> None:
     assert longs.actual() == [(1, "again", 10)]
 
 
-def test_deletes_of_a_stream_with_another_order(longs: Table) -> None:
+def test_deletes_of_a_stream_with_another_order(longs: OrderedTable) -> None:
     by = NestedField(4, "by", LongType(), required=False)
     evolve(longs.lake, schema(LongType(), by).model_copy(update={"schema_id": 1}), name=NAME)
     longs.change(longs.sink("model.a.other", by="by"), (77, None, 50), by="by")
@@ -291,7 +183,7 @@ def test_deletes_of_a_stream_with_another_order(longs: Table) -> None:
     assert longs.actual() == [(77, "ours", 40)]
 
 
-def test_streams_that_another_column_orders(longs: Table) -> None:
+def test_streams_that_another_column_orders(longs: OrderedTable) -> None:
     """Their microseconds do not make all changes late that small numbers order."""
     longs.append([1])
     by = NestedField(4, "by", LongType(), required=False)
@@ -304,7 +196,7 @@ def test_streams_that_another_column_orders(longs: Table) -> None:
 
 @pytest.mark.parametrize("watermark", [2**63, "x", {"decimal": "1E+40"}, {"date": "2026-01-01"}])
 def test_streams_of_older_versions_with_an_order_of_another_type(
-    longs: Table, watermark: Any
+    longs: OrderedTable, watermark: Any
 ) -> None:
     longs.append([1])
     progress = {"version": 1, "run": "r", "frontier": None, "write-id": "w", "recorded": 0}
@@ -317,12 +209,12 @@ def test_streams_of_older_versions_with_an_order_of_another_type(
 
 @pytest.mark.parametrize("kind", [UUIDType(), TimeType()], ids=str)
 def test_types_that_order_nothing(tmp_path: Path, kind: IcebergType) -> None:
-    table = Table(tmp_path, kind)
+    table = OrderedTable(tmp_path, kind)
     with pytest.raises(StreamError, match="`sequence_by` names `at` of s.t, whose type"):
         table.sink()
 
 
-def test_deletes_of_a_forgotten_stream(longs: Table) -> None:
+def test_deletes_of_a_forgotten_stream(longs: OrderedTable) -> None:
     """Late changes of another stream do not bring its keys back."""
     longs.change(longs.sink(), (1, None, 9))
     forget_stream(longs.lake, NAME, "model.a.b")
@@ -330,7 +222,7 @@ def test_deletes_of_a_forgotten_stream(longs: Table) -> None:
     assert duckdb_rows(longs.lake, "t", "id, value") == [(2, "x")]
 
 
-def test_a_replacement_after_a_stream_was_forgotten(longs: Table) -> None:
+def test_a_replacement_after_a_stream_was_forgotten(longs: OrderedTable) -> None:
     """What it has deleted is of rows that the table does not have any more."""
     longs.change(longs.sink(), (1, None, 9), (3, "x", 9))
     forget_stream(longs.lake, NAME, "model.a.b")
@@ -343,7 +235,7 @@ def test_a_replacement_after_a_stream_was_forgotten(longs: Table) -> None:
     assert_nothing_lost(longs.lake)
 
 
-def test_a_full_refresh_forgets_the_deletes_of_all_streams(longs: Table) -> None:
+def test_a_full_refresh_forgets_the_deletes_of_all_streams(longs: OrderedTable) -> None:
     """A key that it brings back takes changes again, of both streams."""
     live, other = longs.sink("model.a.other"), longs.sink()
     longs.change(live, (1, "x", 4), (1, None, 9), (2, "x", 9))
@@ -360,4 +252,46 @@ def test_a_full_refresh_forgets_the_deletes_of_all_streams(longs: Table) -> None
     assert longs.actual() == [(1, "other", 7)]
     longs.change(live, (1, None, 8))
     longs.change(other, (1, "late", 7))
+    assert longs.actual() == []
+
+
+def test_a_pending_change_that_another_delete_overtakes(longs: OrderedTable) -> None:
+    """It deletes no row of other writers, as if it had come after the delete."""
+    other = longs.sink("model.a.other")
+    for key, value in ((1, "late"), (2, None)):
+        ours = longs.sink()
+        write_id, batch = longs.written(ours, (key, value, 6))
+        longs.change(other, (key, None, 9))
+        longs.insert((key, "foreign", 5))
+        ours.commit(write_id, [batch])
+    assert longs.actual() == [(1, "foreign", 5), (2, "foreign", 5)]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_rows_that_equality_deletes_without_an_order_have_deleted(
+    longs: OrderedTable, again: bool
+) -> None:
+    """Another writer's deletes have no time: older changes of the key come back."""
+    ours = longs.sink()
+    longs.change(ours, (1, "x", 50), (2, "y", 51), (None, "z", 52))
+    longs.delete_equal(1, None)
+    if again:
+        ours = longs.sink()
+    longs.change(ours, (1, "new", 40), (2, "late", 40), (None, "null", 41))
+    assert longs.actual() == [(1, "new", 40), (2, "y", 51), (None, "null", 41)]
+
+
+def test_rows_after_an_equality_delete(longs: OrderedTable) -> None:
+    longs.change(longs.sink(), (1, "x", 50))
+    longs.delete_equal(1)
+    longs.insert((1, "foreign", 60))
+    longs.change(longs.sink(), (1, "late", 55))
+    assert longs.actual() == [(1, "foreign", 60)]
+
+
+def test_equality_deletes_of_a_forgotten_stream(longs: OrderedTable) -> None:
+    other = longs.equality_sink()
+    longs.change(other, (1, "x", 1), (1, None, 9))
+    forget_stream(longs.lake, NAME, "model.a.other")
+    longs.change(longs.sink(), (1, "late", 5))
     assert longs.actual() == []

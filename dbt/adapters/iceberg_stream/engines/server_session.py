@@ -68,6 +68,8 @@ class ServerSession:
         self._interpretation = Interpretation()
         self._progress_handlers: list[ProgressHandler] = []
         self._opened_spark: SparkSession | None = None
+        # The session that this one is a copy of, in both clients.
+        self._copied: tuple[SqlClient, SparkSession | None] | None = None
         self._client = self._open_client(str(uuid.uuid4()))
         try:
             on_open(self._client.session_id)
@@ -231,7 +233,8 @@ class ServerSession:
     def renew(self, settings: Mapping[str, str]) -> None:
         """Continue in a copy of the session, temporary views included, with other settings.
 
-        A catalog keeps the settings of its first use, so a new token needs a new session.
+        A catalog keeps the settings of its first use, so a new token needs a new session. The old
+        one stays open until the next renewal: views of data frames have tables of its catalogs.
 
         Args:
             settings: the settings to change.
@@ -239,11 +242,12 @@ class ServerSession:
         old, copy = self._client, str(uuid.uuid4())
         with explain():
             old.clone(copy)
-            spark, self._opened_spark = self._opened_spark, None
-            self._client = self._open_client(copy)
+            before, self._copied = self._copied, (old, self._opened_spark)
+            self._opened_spark, self._client = None, self._open_client(copy)
             self._on_open(copy)
             self.configure(settings)
-            _end(old, spark)
+            if before is not None:
+                _end(*before)
 
     def interrupt(self) -> bool:
         """Cancel running statements, from any thread; return whether there were any."""
@@ -295,6 +299,8 @@ class ServerSession:
         """End the session, if the server answers."""
         with suppress(StatementError), explain():
             _end(self._client, self._opened_spark)
+            if self._copied is not None:
+                _end(*self._copied)
 
 
 def _retries(endpoint: Endpoint) -> int:

@@ -210,3 +210,22 @@ def test_row_ids_after_the_takeover(lake: IcebergCatalog, others: int) -> None:
     assert [f for f in check_table(load(lake), data=True).findings if f.severity != "note"] == []
     table.drop_staged()
     assert len(rows(lake)) == 6
+
+
+@pytest.mark.parametrize("step", ["stage", "take_over"])
+def test_a_batch_is_planned_meanwhile(
+    lake: IcebergCatalog, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Another thread has asked for the table, and gets the answer after it was another one."""
+    table, load = refreshed(lake), lake.load
+    if step == "take_over":
+        table.stage()
+
+    def answer_late(*arguments: Any) -> LoadedTable | None:
+        monkeypatch.undo()
+        loaded = load(*arguments)
+        getattr(table, step)()
+        return loaded
+
+    monkeypatch.setattr(lake, "load", answer_late)
+    assert table.table().name == table.name

@@ -154,6 +154,9 @@ class KeyIndex(SnapshotIndex):
                 others = deleted.take(unpack(entries.rows[index])[1])
                 for batch in self._pending:
                     self._earlier(self.late_changes, batch, others, own_rows)
+                    batch.deleted = [
+                        self.late_changes.without_earlier(keys, deleted) for keys in batch.deleted
+                    ]
 
     def clear(self) -> None:
         """Leave out all rows of the snapshot, because the next commit replaces them."""

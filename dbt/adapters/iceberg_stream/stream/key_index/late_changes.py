@@ -150,6 +150,20 @@ class LateChanges:
             is_before[at[~self._is_after(others.take(at), ours, np.arange(len(at)))]] = True
         return is_before
 
+    def without_earlier(self, deleted: pa.Table, by_others: pa.Table) -> pa.Table:
+        """Return deleted keys without those that another stream has deleted later.
+
+        Args:
+            deleted: the keys, with the order of their deletes.
+            by_others: the same of another stream.
+        """
+        matches = Source(deleted, self.keys).match(by_others.select(self.keys))
+        at = matches.in_source.to_numpy()
+        is_later = self._is_after(by_others.take(matches.in_file), deleted, at)
+        stays = np.ones(deleted.num_rows, np.bool_)
+        stays[at[is_later]] = False
+        return deleted.filter(pa.array(stays))
+
     def read(self, location: str, positions: Indices) -> pa.Table:
         """Read keys and order of some rows of a data file.
 

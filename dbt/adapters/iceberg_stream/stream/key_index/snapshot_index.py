@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.manifest import ManifestEntry
 from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
@@ -23,6 +24,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.changed_keys import (
 from dbt.adapters.iceberg_stream.stream.key_index.index_runs import IndexRuns
 from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
+from dbt.adapters.iceberg_stream.tables.deletes.equality import deletes_of_keys, scope_of
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     SnapshotFile,
     UnsupportedFile,
@@ -101,6 +103,8 @@ class SnapshotIndex:
         self._restored: dict[str, tuple[int, BitMap]] = {}
         self._stored_rows = 0
         self._pending: list[IndexedBatch] = []
+        # Rows that each equality delete file has deleted, by the number of their data file.
+        self._equality_deleted: dict[str, dict[int, BitMap]] = {}
         # Whether the next commit replaces the snapshot's rows, whatever they are.
         self._is_replaced = False
         # Deleted rows by the number of their file, for files of the snapshot and pending ones.
@@ -170,6 +174,10 @@ class SnapshotIndex:
 
     def _update_deleted(self) -> None:
         deleted = {item.number: item.deleted for item in self._files.values()}
+        for rows in self._equality_deleted.values():
+            for number, positions in rows.items():
+                if number in deleted:
+                    deleted[number] = deleted[number] | positions
         for batch in self._pending:
             for number in batch.numbers.values():
                 deleted.setdefault(number, BitMap())
@@ -194,7 +202,38 @@ class SnapshotIndex:
             for _, rows, own_rows in foreign:
                 self._delete_changed(rows, own_rows)
         else:
+            if not self.prefix:
+                self._follow_equality_deletes(table, files)
             self._delete_earlier(self.late_changes, foreign)
+
+    def _follow_equality_deletes(self, table: LoadedTable, new: Sequence[IndexedFile]) -> None:
+        """Find the rows that equality deletes have deleted, which no change comes later than."""
+        before, self._equality_deleted = self._equality_deleted, {}
+        for entry in [] if self._is_replaced else deletes_of_keys(table, self.schema):
+            path = entry.data_file.file_path
+            if path in before and not any(_reaches(entry, item) for item in new):
+                self._equality_deleted[path] = before[path]
+            else:
+                self._equality_deleted[path] = self._rows_deleted_by(table, entry)
+        self._update_deleted()
+
+    def _rows_deleted_by(self, table: LoadedTable, entry: ManifestEntry) -> dict[int, BitMap]:
+        metadata, delete = table.metadata, entry.data_file
+        scope = scope_of(metadata, delete)
+        reached = {
+            item.number
+            for item in self._files.values()
+            if _reaches(entry, item)
+            and scope in (None, scope_of(metadata, item.snapshot_file.file))
+        }
+        deleted: dict[int, BitMap] = {}
+        target = WriteTarget.of(metadata, table.io)
+        for _, keys in read_keys(target, self.schema, delete.file_path):
+            rows = self._runs.find(self._lookups(keys).lookup_keys())[1]
+            for number, positions in by_file(*unpack(rows)).items():
+                if number in reached:
+                    deleted[number] = deleted.get(number, BitMap()) | bitmap(positions)
+        return deleted
 
     def _read(
         self, target: WriteTarget, files: Sequence[IndexedFile]
@@ -228,6 +267,8 @@ class SnapshotIndex:
         """
         earlier: list[tuple[IndexedBatch, Rows, Rows]] = []
         for item, rows, own_rows in foreign:
+            is_live = ~np.isin(unpack(rows)[1], self._deleted[item.number].to_array())
+            rows, own_rows = rows[is_live], own_rows[is_live]
             others = finder.read(item.snapshot_file.path, unpack(rows)[1].astype(np.int64))
             for batch, _ in self._owners():
                 is_earlier = self._earlier(finder, batch, others, own_rows)
@@ -235,8 +276,8 @@ class SnapshotIndex:
         for batch, rows, own_rows in earlier:
             numbers, positions = unpack(own_rows)
             places = zip(numbers.tolist(), positions.tolist(), strict=True)
-            is_live = [p not in batch.deletes.get(n, ()) for n, p in places]
-            self._delete(batch, self._live(rows[np.array(is_live, np.bool_)]))
+            stays = [p not in batch.deletes.get(n, ()) for n, p in places]
+            self._delete(batch, self._live(rows[np.array(stays, np.bool_)]))
 
     def _earlier(
         self, finder: LateChanges, batch: IndexedBatch, others: pa.Table, own_rows: Rows
@@ -288,6 +329,11 @@ class SnapshotIndex:
         keys = conform_rows(changes.select(schema.names), schema)
         places = np.arange(changes.num_rows, dtype=np.uint64)
         return Entries.at(encode_prefix(keys) if self.prefix else encode(keys), pack(0, places))
+
+
+def _reaches(entry: ManifestEntry, item: IndexedFile) -> bool:
+    """Return whether an equality delete file is newer than a data file."""
+    return (item.snapshot_file.sequence_number or 0) < (entry.sequence_number or 0)
 
 
 def conform_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:

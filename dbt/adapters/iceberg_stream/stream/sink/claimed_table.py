@@ -259,19 +259,24 @@ class ClaimedTable:
             remove_quietly(base.io, location)
 
     def _load(self, history: bool = True) -> LoadedTable:
-        base = self.catalog.load(self.name, history)
+        own = self._own
+        name = self.name if own is None else refresh_name(own.name)
+        base = self.catalog.load(name, history)
+        if self._own is not own:
+            # Batches are written while another thread stages the table or takes it over.
+            return self._load(history)
         found = None if base is None else base.metadata["table-uuid"]
-        if self._own is not None and self._staged is not None and found != self._staged[1]:
+        if own is not None and self._staged is not None and found != self._staged[1]:
             raise Fenced(
-                f"The staged table of this full refresh, {'.'.join(self.name)}, was dropped: by "
-                f"another run of the stream {self.progress.sink_id}, which has taken over, or by a "
-                f"user. {'.'.join(self._own.name)} keeps its rows, and this run has stopped. If "
-                "there is no other run, run the model with --full-refresh again."
+                f"The staged table of this full refresh, {'.'.join(name)}, was dropped: by another "
+                f"run of the stream {self.progress.sink_id}, which has taken over, or by a user. "
+                f"{'.'.join(own.name)} keeps its rows, and this run has stopped. If there is no "
+                "other run, run the model with --full-refresh again."
             )
         if base is None:
             raise StreamError(
-                f"The table {'.'.join(self.name)} was dropped while its stream ran. Run the model "
-                "again to create it."
+                f"The table {'.'.join(name)} was dropped while its stream ran. Run the model again "
+                "to create it."
             )
         self._io = base.io
         return base

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as fs
-from pyiceberg.manifest import FileFormat
 from pyiceberg.table.update import TableUpdate
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
@@ -41,13 +40,15 @@ from dbt.adapters.iceberg_stream.stream.sink.progress import (
 )
 from dbt.adapters.iceberg_stream.stream.sink.sink_commit import unchanged
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
-from dbt.adapters.iceberg_stream.tables.deletes.equality import equality_delete_files
+from dbt.adapters.iceberg_stream.tables.deletes.equality import (
+    deletes_of_keys,
+    equality_delete_files,
+)
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     UnsupportedFile,
     read_rows_at,
     require_no_defaults,
 )
-from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.keys.runs import Indices
 
@@ -230,10 +231,7 @@ def deleted_keys(
 
 def _equality_deletes(base: LoadedTable, keys: Sequence[pa.Field]) -> tuple[str, ...]:
     """Return the locations of equality delete files that have changed keys with these columns."""
-    ids = set(map(field_id, keys))
-    files = [item.data_file for item in equality_delete_files(base)]
-    of_keys = [file for file in files if set(file.equality_ids or ()) == ids]
-    return tuple(file.file_path for file in of_keys if file.file_format == FileFormat.PARQUET)
+    return tuple(item.data_file.file_path for item in deletes_of_keys(base, keys))
 
 
 def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema, sink_id: str) -> None:
@@ -253,13 +251,14 @@ def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema, sink_id:
     if not index.schema.equals(schema, check_metadata=True):
         raise StreamConflict(f"Another writer changed the key columns of {name}.")
     try:
-        index.follow(base)
         if index.late_changes is not None:
             # Another stream's full refresh has forgotten them.
             index.late_changes.deleted_keys = deleted_keys_files(base.metadata, sink_id)
             new = _follow_others(index.late_changes, base, sink_id)
+            # Before the index: a change that is left out deletes no row.
             for deleted in index.late_changes.read_deleted(new):
                 index.follow_deletes(deleted)
+        index.follow(base)
     except UnsupportedFile as error:
         raise StreamConflict(
             f"The changes of {name} cannot be compared with another stream's: {error}."

@@ -35,6 +35,7 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     read_keys,
 )
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
+from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.temporary_folder import TemporaryFolder
 from dbt.adapters.iceberg_stream.tables.keys.codes import Mask, encode, equal
@@ -239,6 +240,22 @@ def equality_delete_files(table: LoadedTable) -> list[ManifestEntry]:
     """
     entries = live_entries(table.io, table.metadata, ManifestContent.DELETES)
     return [item for item in entries if is_equality_delete(item.data_file)]
+
+
+def deletes_of_keys(table: LoadedTable, keys: Iterable[pa.Field]) -> list[ManifestEntry]:
+    """Return the manifest entries of equality delete files in Parquet with some key columns.
+
+    Args:
+        table: the table.
+        keys: the key columns, with their ids; files with other ones, too, are left out.
+    """
+    ids = set(map(field_id, keys))
+    return [
+        item
+        for item in equality_delete_files(table)
+        if set(item.data_file.equality_ids or ()) == ids
+        and item.data_file.file_format == FileFormat.PARQUET
+    ]
 
 
 def is_equality_delete(file: DataFile) -> bool:
