@@ -84,7 +84,7 @@ def local(engine_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         token = re.search(r"accepts is in (.+)", (folder / "serve.log").read_text())
         served = Served(uri, Path(token[1]).read_text(), folder / "lake" / "s", process)
         with served.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("create namespace if not exists s").fetchall()
+            cursor.execute("create namespace if not exists s")
         yield served
 
 
@@ -100,7 +100,7 @@ def remote(
     with serve(folder, profile) as (uri, process):
         served = Served(uri, catalog.token("wanda"), catalog.folder, process)
         with served.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("create namespace if not exists s").fetchall()
+            cursor.execute("create namespace if not exists s")
         yield served
 
 
@@ -138,10 +138,23 @@ def test_the_four_modes(served: Served) -> None:
     assert rows(served, "select * from s.modes") == [(1.5,)]
 
 
+def test_a_token_that_has_expired(remote: Served, catalog: RestCatalog) -> None:
+    """It is the caller's: no profile of the caller's has it."""
+    expired = catalog.token("olga", seconds=-60)
+    with pytest.raises(adbc_driver_manager.Error, match="of olga expired at .*, from the call"):
+        with remote.connect(expired) as connection, connection.cursor() as cursor:
+            cursor.execute("select 1")
+
+
 def test_statements(served: Served) -> None:
+    """What is not a query runs when it is executed: nobody has to fetch its rows."""
     ingest(served, "said", "replace")
     with served.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("insert into s.said values (3, 'c')").fetchall()
+        cursor.execute("insert into s.said values (3, 'c')")
+        assert cursor.rowcount == 1
+        assert cursor.fetchall() == []
+        with pytest.raises(adbc_driver_manager.Error, match="`s`.`nowhere` cannot be found"):
+            cursor.execute("insert into s.nowhere values (3, 'c')")
         assert cursor.executescript("delete from s.said where id = 1") is None
         cursor.execute("select id, name from s.said order by id")
         assert cursor.fetch_arrow_table().to_pylist() == [

@@ -150,7 +150,8 @@ class _Authenticator:
                 raise CatalogError("This server does not accept the token.")
             catalog = self._catalog(None)
             return Caller(catalog, lambda: self._handle(catalog, None), Slots(self.limits))
-        identity = Identity(LiteralToken(token))
+        source = LiteralToken(token, "the call", "Connect again with a new token")
+        identity = Identity(source)
         catalog = self._catalog(identity)
         try:
             catalog.namespaces()

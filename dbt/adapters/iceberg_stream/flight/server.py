@@ -72,7 +72,7 @@ class _Token(flight.ServerMiddleware):
 
 
 class FlightSqlServer(flight.FlightServerBase):
-    """Serves until `shutdown`. Each statement runs once, when its rows are fetched.
+    """Serves until `shutdown`. A query runs when its rows are fetched; all else at once.
 
     Args:
         location: `grpc://host:port` or `grpc+tls://host:port`.
@@ -125,7 +125,10 @@ class FlightSqlServer(flight.FlightServerBase):
             ) from None
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
-        """Return the schema and the ticket of a statement or metadata command."""
+        """Return the schema and the ticket of a query or metadata command; run other statements.
+
+        A client may never fetch the rows of a statement that has none.
+        """
         with self._caller(context) as caller:
             name, command = messages.unpack(descriptor.command or b"")
             if name in METADATA_COMMANDS:
@@ -133,25 +136,23 @@ class FlightSqlServer(flight.FlightServerBase):
             else:
                 sql = _sql(name, command)
                 ticket = messages.pack("TicketStatementQuery", statement_handle=sql.encode())
-                schema = self._schema(caller, sql)
+                found = self._schema(caller, sql)
+                if found is None:
+                    rows = self._run(caller, sql)
+                    return flight.FlightInfo(pa.schema([]), descriptor, [], rows, -1)
+                schema = found
             endpoint = flight.FlightEndpoint(ticket, [])
             return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
 
     def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
-        """Run the statement or metadata command of a ticket, and return its rows."""
+        """Run the query or metadata command of a ticket, and return its rows."""
         with self._caller(context) as caller:
             name, command = messages.unpack(ticket.ticket)
             if name in METADATA_COMMANDS:
                 return flight.RecordBatchStream(answer(name, command, caller.catalog))
             if name != "TicketStatementQuery":
                 raise ValueError(f"A ticket for {name} is not one of this server.")
-            sql = command.statement_handle.decode()
-            try:
-                return self._stream(context, sql)
-            except StatementError as error:
-                if error.condition != NOT_A_QUERY:
-                    raise
-            return flight.RecordBatchStream(self._run(caller, sql)[1])
+            return self._stream(context, command.statement_handle.decode())
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Create or close a prepared statement."""
@@ -163,10 +164,11 @@ class FlightSqlServer(flight.FlightServerBase):
             name, request = messages.unpack(action.body.to_pybytes())
             if name != "ActionCreatePreparedStatementRequest":
                 raise ValueError(f"{name} does not create a prepared statement.")
+            schema = self._schema(caller, request.query) or pa.schema([])
             prepared = messages.pack(
                 "ActionCreatePreparedStatementResult",
                 prepared_statement_handle=request.query.encode(),
-                dataset_schema=self._schema(caller, request.query).serialize().to_pybytes(),
+                dataset_schema=schema.serialize().to_pybytes(),
             )
             return iter((prepared,))
 
@@ -178,7 +180,7 @@ class FlightSqlServer(flight.FlightServerBase):
                 with caller.slots.taken():
                     rows = self._ingest(context, caller, command, reader)
             else:
-                rows = self._run(caller, _sql(name, command))[0]
+                rows = self._run(caller, _sql(name, command))
             result = messages.message("DoPutUpdateResult", record_count=rows)
             writer.write(pa.py_buffer(result.SerializeToString()))
 
@@ -234,8 +236,8 @@ class FlightSqlServer(flight.FlightServerBase):
         caller.refresh(f"{quote(caller.catalog.name)}.{quote(name[0])}.{quote(name[1])}")
         return result.rows
 
-    def _schema(self, caller: Caller, sql: str) -> pa.Schema:
-        """Return the schema of a query's rows, without running it; no columns for others."""
+    def _schema(self, caller: Caller, sql: str) -> pa.Schema | None:
+        """Return the schema of a query's rows, without running it; None for other statements."""
 
         def find() -> pa.Schema:
             with self._session(caller) as handle:
@@ -246,10 +248,10 @@ class FlightSqlServer(flight.FlightServerBase):
         except StatementError as error:
             if error.condition != NOT_A_QUERY:
                 raise
-            return pa.schema([])
+            return None
 
-    def _run(self, caller: Caller, sql: str) -> tuple[int, pa.Table]:
-        """Run a statement that is not a query; return the number of changed rows, and no rows."""
+    def _run(self, caller: Caller, sql: str) -> int:
+        """Run a statement that is not a query, and return the number of changed rows."""
 
         def run() -> int:
             with self._session(caller) as handle:
@@ -257,7 +259,7 @@ class FlightSqlServer(flight.FlightServerBase):
                 cursor.execute(sql)
                 return cursor.response().rows_affected or 0
 
-        return self._repeated(run, writes=True), pa.schema([]).empty_table()
+        return self._repeated(run, writes=True)
 
     def _repeated(self, run: Callable[[], Result], writes: bool = False) -> Result:
         """Run a statement, and once more if the engine has ended and nothing was committed.

@@ -6,7 +6,7 @@ import threading
 from datetime import datetime, timezone
 
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
-from dbt.adapters.iceberg_stream.catalog.identity.sources import TokenSource
+from dbt.adapters.iceberg_stream.catalog.identity.sources import LiteralToken, TokenSource
 from dbt.adapters.iceberg_stream.catalog.identity.token import Token, digest
 
 # A token is renewed so many seconds before it expires: a statement may take as long.
@@ -90,8 +90,8 @@ class Identity:
         owner = token.principal or f"token #{token.fingerprint}"
         expired = (token.expires or datetime.now(timezone.utc)).strftime("%Y-%m-%d %H:%M:%S UTC")
         advice = (
-            f"{self.source.name} still returns the expired token; check why it is not renewed"
-            if self.source.renewable
-            else "Get a new token, or use `token_file`, `token_command` or `oauth2` for long runs"
+            self.source.advice
+            if isinstance(self.source, LiteralToken)
+            else f"{self.source.name} still returns the expired token; check why it is not renewed"
         )
         return f"The token of {owner} expired at {expired}, from {self.source.name}. {advice}."

@@ -60,10 +60,11 @@ class _Unchanging:
 
 @dataclass(frozen=True)
 class LiteralToken(_Unchanging):
-    """`token`: the token itself, usually by `env_var`."""
+    """`token`: the token itself, usually by `env_var`; or that of a caller."""
 
     value: str = field(repr=False)
-    name = "`token` of the profile"
+    name: str = "`token` of the profile"
+    advice: str = "Get a new token, or use `token_file`, `token_command` or `oauth2` for long runs"
     renewable = False
 
     @property
