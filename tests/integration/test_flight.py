@@ -141,9 +141,13 @@ def test_the_four_modes(served: Served) -> None:
 def test_a_token_that_has_expired(remote: Served, catalog: RestCatalog) -> None:
     """It is the caller's: no profile of the caller's has it."""
     expired = catalog.token("olga", seconds=-60)
-    with pytest.raises(adbc_driver_manager.Error, match="of olga expired at .*, from the call"):
-        with remote.connect(expired) as connection, connection.cursor() as cursor:
-            cursor.execute("select 1")
+    message = "of olga expired at .*, from the call"
+    with (
+        pytest.raises(adbc_driver_manager.Error, match=message),
+        remote.connect(expired) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("select 1")
 
 
 def test_statements(served: Served) -> None:
