@@ -59,6 +59,17 @@ def test_a_stream_that_is_not_read_to_its_end_is_ended(spark: Session) -> None:
     assert spark.query("select 1 as one").to_pylist() == [{"one": 1}]
 
 
+def test_a_stream_goes_on_after_a_renewal_and_can_be_canceled(spark: Session) -> None:
+    slow = "java_method('java.lang.Thread', 'sleep', 200L)"
+    rows = spark.stream(f"select id, {slow} as slept from range(0, 400, 1, 400)")
+    next(rows)
+    spark.renew({"spark.sql.session.timeZone": "UTC"})
+    assert next(rows).num_rows
+    assert spark.interrupt()  # whether statements were running
+    with pytest.raises(StatementError, match="OPERATION_CANCELED"):
+        list(rows)
+
+
 def test_errors_are_explained(spark: Session) -> None:
     with pytest.raises(StatementError, match="TABLE_OR_VIEW_NOT_FOUND"):
         spark.few_rows("select * from lake.s.nothing", 10, 10)

@@ -23,8 +23,8 @@ from tests.integration.ordered_table import CHANGE, OrderedTable
 from tests.integration.streams import NAME
 
 STREAMS = "model.a.b", "model.a.other"
-KEYS = None, 1, 2, 3
-STEPS = 30
+KEYS = None, 1, 2
+STEPS = 40
 
 
 class History:
@@ -37,7 +37,7 @@ class History:
         self.deleted: dict[int | None, int] = {}
         self.pending: dict[str, list[tuple[str, Any, tuple[CHANGE, ...]]]] = {}
         self.sinks: dict[str, Sink] = {}
-        self.clock = 1000
+        self.clock = 10_000
         self.used: set[int] = set()
         for stream in STREAMS:
             self.open(stream)
@@ -45,7 +45,7 @@ class History:
     def time(self) -> int:
         """A time that no other change has: usually the latest one, or an earlier one."""
         self.clock += 10
-        time = self.clock - self.random.choice([0, 0, 15, 45, 105])
+        time = self.clock - self.random.choice([0, 0, 25, 105, 305])
         while time in self.used:
             time += 1
         self.used.add(time)
@@ -58,7 +58,7 @@ class History:
     def write(self, stream: str) -> None:
         changes = tuple(
             (self.random.choice(KEYS), self.random.choice(["x", "y", None]), self.time())
-            for _ in range(self.random.randint(1, 4))
+            for _ in range(self.random.randint(1, 2))
         )
         pending = self.pending[stream]
         highest = max((batch.watermark for _, batch, _ in pending), default=0)
@@ -103,13 +103,12 @@ class History:
             key = self.random.choice(keys)
             self.table.delete_equal(key)
             del self.rows[key]
-
-    def convert(self, _: str) -> None:
-        convert_equality_deletes(self.table.lake, NAME, {})
+            if self.random.random() < 0.3:
+                convert_equality_deletes(self.table.lake, NAME, {})
 
     def run(self) -> None:
-        steps = [self.write] * 4 + [self.commit] * 4 + [self.insert, self.delete_by_equality]
-        steps += [self.open, self.convert]
+        steps = [self.write] * 4 + [self.commit] * 6 + [self.insert, self.open]
+        steps += [self.delete_by_equality] * 4
         for _ in range(STEPS):
             self.random.choice(steps)(self.random.choice(STREAMS))
             self.check()

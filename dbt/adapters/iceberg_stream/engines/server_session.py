@@ -252,15 +252,16 @@ class ServerSession:
     def interrupt(self) -> bool:
         """Cancel running statements, from any thread; return whether there were any."""
         with explain():
-            return self._client.interrupt()
+            return any([client.interrupt() for client, _ in self._sessions()])
 
     def abandon(self) -> None:
         """Disconnect from the server: a running statement fails here, but may continue there."""
         with explain():
-            self._client.disconnect()
-            if self._opened_spark is not None:
-                # The client's own `close` would wait for its requests first.
-                self._opened_spark.client._channel.close()
+            for client, spark in self._sessions():
+                client.disconnect()
+                if spark is not None:
+                    # The client's own `close` would wait for its requests first.
+                    spark.client._channel.close()
 
     def version(self) -> str:
         """Return the server's version of Spark."""
@@ -298,9 +299,12 @@ class ServerSession:
     def close(self) -> None:
         """End the session, if the server answers."""
         with suppress(StatementError), explain():
-            _end(self._client, self._opened_spark)
-            if self._copied is not None:
-                _end(*self._copied)
+            for client, spark in self._sessions():
+                _end(client, spark)
+
+    def _sessions(self) -> list[tuple[SqlClient, SparkSession | None]]:
+        """Return the session's clients, and those of the session that it is a copy of."""
+        return [(self._client, self._opened_spark), *([self._copied] if self._copied else [])]
 
 
 def _retries(endpoint: Endpoint) -> int:

@@ -31,7 +31,8 @@ WORDS = re.compile(
     r"|`(?P<quoted>(?:[^`]|``)*)`|\w+",
     re.DOTALL,
 )
-CURRENT_SCHEMA = "select current_catalog() as catalog, current_schema() as schema"
+# A command: a query would wait for the tasks of other statements.
+CURRENT_SCHEMA = "show current namespace"
 Result = TypeVar("Result")
 _numbers = itertools.count()
 
@@ -79,10 +80,10 @@ class Session(ServerSession):
     def _current_schema(self) -> str:
         """Return where names without a schema are looked up; empty if no catalog can be loaded."""
         try:
-            (row,) = self.query(CURRENT_SCHEMA).to_pylist()
+            (row,) = self.fetch(self.run(CURRENT_SCHEMA)).to_pylist()
         except StatementError:
             return ""  # no `use` has succeeded
-        return ".".join(filter(None, (quote(row["catalog"]), row["schema"])))
+        return ".".join(filter(None, (quote(row["catalog"]), row["namespace"])))
 
     def query(self, sql: str, interpreted: bool = False) -> pa.Table:
         """Run a query and fetch all its rows, in one request.
