@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
-from pyiceberg.table.update import AssertCreate
+from pyiceberg.table.update import AssertCreate, SetSnapshotRefUpdate
 from pyiceberg.types import IcebergType, LongType, NestedField, StringType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
@@ -86,6 +86,11 @@ class OrderedTable:
         self.uppers += 1
         batch = WrittenBatch(BatchRange(None, {"offset": self.uppers}), [delta])
         sink.commit(plan.write_id, [batch])
+
+    def roll_back(self, snapshot_id: int) -> None:
+        """Let a user roll the table back."""
+        reference = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
+        self.lake.commit(self.base, (), (SetSnapshotRefUpdate.model_validate(reference),))
 
     @property
     def base(self) -> Any:

@@ -27,7 +27,7 @@ from pyiceberg.types import (
 )
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.key_index import highest_values
+from dbt.adapters.iceberg_stream.stream.key_index import highest_values, late_changes
 from dbt.adapters.iceberg_stream.stream.key_index.highest_values import HighestValues
 from dbt.adapters.iceberg_stream.stream.sink.known_streams import forget_stream
 from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
@@ -295,3 +295,44 @@ def test_equality_deletes_of_a_forgotten_stream(longs: OrderedTable) -> None:
     forget_stream(longs.lake, NAME, "model.a.other")
     longs.change(longs.sink(), (1, "late", 5))
     assert longs.actual() == []
+
+
+@pytest.mark.parametrize("pending", [True, False])
+def test_rows_that_a_rollback_of_equality_deletes_brings_back(
+    longs: OrderedTable, pending: bool
+) -> None:
+    """The stream's own commits stay: only the other writer's delete is rolled back."""
+    longs.insert((1, "other", 5), (2, "other", 50), (3, "other", 5))
+    ours = longs.sink()
+    longs.change(ours, (4, "x", 60))
+    before = longs.base.metadata["current-snapshot-id"]
+    longs.delete_equal(1, 2)
+    longs.change(longs.sink(), (3, "late", 1))
+    ours = longs.sink()
+    changes = (1, "new", 30), (2, "late", 30)
+    if pending:
+        write_id, batch = longs.written(ours, *changes)
+    longs.roll_back(before)
+    if not pending:
+        write_id, batch = longs.written(ours, *changes)
+    ours.commit(write_id, [batch])
+    assert longs.actual() == [(1, "new", 30), (2, "other", 50), (3, "other", 5), (4, "x", 60)]
+
+
+def test_a_read_of_other_deletes_that_fails_once(
+    longs: OrderedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A storage error while maintenance follows the table: the commit looks at them again."""
+    ours, other = longs.sink(), longs.sink("model.a.other")
+    longs.change(other, (1, "x", 10), (2, "y", 10))
+    write_id, batch = longs.written(ours, (1, "late", 20))
+    longs.change(other, (1, None, 30))
+
+    def refuse(*_: Any) -> Any:
+        raise OSError("slow down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(late_changes, "read_keys", refuse)
+        ours._follow_now()
+    ours.commit(write_id, [batch])
+    assert longs.actual() == [(2, "y", 10)]

@@ -165,7 +165,7 @@ class KeyIndex(SnapshotIndex):
             if self.late_changes is not None:
                 self.late_changes.clear()
             self._highest_in_files = None
-            self._set_files({})
+            self._set_files({}, {})
 
     def may_be_late(self, changes: Sequence[ChangedKeys], watermark: Any) -> bool:
         """Return whether some changes may be older than the rows they change.

@@ -62,6 +62,7 @@ class LateChanges:
         equality_deletes: locations of equality deletes, which have changed keys of earlier runs and
             of other streams.
         missing: locations of such files that do not exist any more.
+        followed: locations of files with deletes of others that pending changes were compared with.
     """
 
     schema: pa.Schema
@@ -74,6 +75,7 @@ class LateChanges:
     highest_of_others: pa.Scalar | None = None
     equality_deletes: tuple[str, ...] = ()
     missing: set[str] = field(default_factory=set)
+    followed: set[str] = field(default_factory=set)
     _highest_values: HighestValues = field(init=False)
 
     def __post_init__(self) -> None:
@@ -205,13 +207,18 @@ class LateChanges:
         ours = changes.select(self.sequence_by).take(at)
         return np.asarray(later(before.select(self.sequence_by).columns, ours.columns))
 
-    def read_deleted(self, locations: Sequence[str]) -> Iterator[pa.Table]:
+    @property
+    def of_others(self) -> tuple[str, ...]:
+        """The locations of all files with deletes of other streams."""
+        return (*self.equality_deletes, *(file.location for file in self.deleted_by_others))
+
+    def read_deleted(self, location: str) -> Iterator[pa.Table]:
         """Yield deleted keys with their order.
 
         Args:
-            locations: of files that have them.
+            location: of a file that has them.
         """
-        yield from self._read(self._target(), locations, None)
+        yield from self._read(self._target(), [location], None)
 
     def _read_deleted(self, target: WriteTarget, changes: pa.Table) -> Iterator[pa.Table]:
         """Yield deleted keys, without row groups whose keys were all deleted before the changes."""

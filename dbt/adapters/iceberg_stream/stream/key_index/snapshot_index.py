@@ -138,6 +138,10 @@ class SnapshotIndex:
             raise NotIndexable(f"the table has over {self._max_rows:,} rows (`max_indexed_rows`)")
         changed = [item for item in files.values() if not self._has(item)]
         deleted = deleted_rows(table, changed)
+        equality_deletes = self._equality_deletes(table)
+        paths = {entry.data_file.file_path for entry in equality_deletes}
+        equality = {path: one for path, one in self._equality_deleted.items() if path in paths}
+        dead, still_dead = _by_number(self._equality_deleted), _by_number(equality)
         kept: dict[str, IndexedFile] = {}
         new: list[IndexedFile] = []
         for path, item in files.items():
@@ -145,7 +149,9 @@ class SnapshotIndex:
             before = (indexed.number, indexed.deleted) if indexed else self._restored.get(path)
             is_own = indexed is not None and indexed.is_own
             positions = deleted.get(path, indexed.deleted if indexed is not None else BitMap())
-            if before is not None and before[1] <= positions:
+            if before is not None and before[1] | dead.get(before[0], BitMap()) <= (
+                positions | still_dead.get(before[0], BitMap())
+            ):
                 kept[path] = IndexedFile(before[0], item, positions, is_own)
             else:
                 # Its entries may have been left out of a merge, if rows of it are live again.
@@ -154,12 +160,12 @@ class SnapshotIndex:
         if late_changes is not None:
             others = (item.snapshot_file.file for item in kept.values() if not item.is_own)
             self._highest_in_files = late_changes.highest_in(others)
-        previous, self._restored = self._files, {}
-        self._set_files(kept)
+        previous, self._restored = (self._files, self._equality_deleted), {}
+        self._set_files(kept, equality)
         with ExitStack() as undo:
             # Files whose keys are not read must not count as indexed in the next attempt.
-            undo.callback(self._set_files, previous)
-            self._index_files(table, new)
+            undo.callback(self._set_files, *previous)
+            self._index_files(table, new, equality_deletes)
             undo.pop_all()
         self.snapshot_id = current_snapshot_id(table.metadata)
         self._runs.merge_similar(self._live_entries)
@@ -168,16 +174,17 @@ class SnapshotIndex:
         indexed = self._files.get(item.file.file_path)
         return indexed is not None and indexed.snapshot_file.delete_keys == item.delete_keys
 
-    def _set_files(self, files: dict[str, IndexedFile]) -> None:
-        self._files = files
+    def _set_files(
+        self, files: dict[str, IndexedFile], equality: dict[str, dict[int, BitMap]]
+    ) -> None:
+        self._files, self._equality_deleted = files, equality
         self._update_deleted()
 
     def _update_deleted(self) -> None:
         deleted = {item.number: item.deleted for item in self._files.values()}
-        for rows in self._equality_deleted.values():
-            for number, positions in rows.items():
-                if number in deleted:
-                    deleted[number] = deleted[number] | positions
+        for number, positions in _by_number(self._equality_deleted).items():
+            if number in deleted:
+                deleted[number] = deleted[number] | positions
         for batch in self._pending:
             for number in batch.numbers.values():
                 deleted.setdefault(number, BitMap())
@@ -186,7 +193,12 @@ class SnapshotIndex:
                     deleted[number] = deleted[number] | positions
         self._deleted = deleted
 
-    def _index_files(self, table: LoadedTable, files: Sequence[IndexedFile]) -> None:
+    def _index_files(
+        self,
+        table: LoadedTable,
+        files: Sequence[IndexedFile],
+        equality_deletes: Sequence[ManifestEntry],
+    ) -> None:
         target = WriteTarget.of(table.metadata, table.io)
         pending: list[Entries] = []
         foreign: list[ForeignRows] = []
@@ -202,20 +214,19 @@ class SnapshotIndex:
             for _, rows, own_rows in foreign:
                 self._delete_changed(rows, own_rows)
         else:
-            if not self.prefix:
-                self._follow_equality_deletes(table, files)
+            for entry in equality_deletes:
+                path = entry.data_file.file_path
+                is_known = path in self._equality_deleted
+                if not is_known or any(_reaches(entry, item) for item in files):
+                    self._equality_deleted[path] = self._rows_deleted_by(table, entry)
+            self._update_deleted()
             self._delete_earlier(self.late_changes, foreign)
 
-    def _follow_equality_deletes(self, table: LoadedTable, new: Sequence[IndexedFile]) -> None:
-        """Find the rows that equality deletes have deleted, which no change comes later than."""
-        before, self._equality_deleted = self._equality_deleted, {}
-        for entry in [] if self._is_replaced else deletes_of_keys(table, self.schema):
-            path = entry.data_file.file_path
-            if path in before and not any(_reaches(entry, item) for item in new):
-                self._equality_deleted[path] = before[path]
-            else:
-                self._equality_deleted[path] = self._rows_deleted_by(table, entry)
-        self._update_deleted()
+    def _equality_deletes(self, table: LoadedTable) -> list[ManifestEntry]:
+        """Return the equality deletes whose rows are not compared with changes."""
+        if self.late_changes is None or self.prefix or self._is_replaced:
+            return []
+        return deletes_of_keys(table, self.schema)
 
     def _rows_deleted_by(self, table: LoadedTable, entry: ManifestEntry) -> dict[int, BitMap]:
         metadata, delete = table.metadata, entry.data_file
@@ -329,6 +340,15 @@ class SnapshotIndex:
         keys = conform_rows(changes.select(schema.names), schema)
         places = np.arange(changes.num_rows, dtype=np.uint64)
         return Entries.at(encode_prefix(keys) if self.prefix else encode(keys), pack(0, places))
+
+
+def _by_number(deleted: Mapping[str, Mapping[int, BitMap]]) -> dict[int, BitMap]:
+    """Return the rows that any equality delete file has deleted, by the number of their file."""
+    rows: dict[int, BitMap] = {}
+    for of_file in deleted.values():
+        for number, positions in of_file.items():
+            rows[number] = rows.get(number, BitMap()) | positions
+    return rows
 
 
 def _reaches(entry: ManifestEntry, item: IndexedFile) -> bool:

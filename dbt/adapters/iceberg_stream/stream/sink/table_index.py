@@ -182,13 +182,13 @@ def late_changes(
     finder = LateChanges(optional, keys, order.sequence_by, order.deleted_keys_days, load)
     if not refresh:
         finder.deleted_keys = deleted_keys_files(base.metadata, sink_id)
-        _follow_others(finder, base, sink_id)
+        _find_deletes_of_others(finder, base, sink_id)
+        finder.followed.update(finder.of_others)
     return finder
 
 
-def _follow_others(finder: LateChanges, base: LoadedTable, sink_id: str) -> list[str]:
-    """Let changes be compared with the deletes of other streams; return their new files."""
-    before = {*finder.equality_deletes, *(file.location for file in finder.deleted_by_others)}
+def _find_deletes_of_others(finder: LateChanges, base: LoadedTable, sink_id: str) -> None:
+    """Let changes be compared with the deletes of other streams."""
     column = finder.schema.field(finder.sequence_by[0])
     others = deleted_keys_of_others(base, sink_id, finder.schema)
     finder.deleted_by_others = tuple(file for files in others.values() for file in files)
@@ -197,8 +197,6 @@ def _follow_others(finder: LateChanges, base: LoadedTable, sink_id: str) -> list
     # Their rows have bounds; the watermark is needed for what they have deleted.
     streams = {*recorded_ids(base.metadata), *others} - {sink_id}
     finder.highest_of_others = watermark_of_others(base.metadata, column, streams)
-    now = (*finder.equality_deletes, *(file.location for file in finder.deleted_by_others))
-    return [location for location in now if location not in before]
 
 
 def deleted_keys(
@@ -251,13 +249,17 @@ def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema, sink_id:
     if not index.schema.equals(schema, check_metadata=True):
         raise StreamConflict(f"Another writer changed the key columns of {name}.")
     try:
-        if index.late_changes is not None:
+        finder = index.late_changes
+        if finder is not None:
             # Another stream's full refresh has forgotten them.
-            index.late_changes.deleted_keys = deleted_keys_files(base.metadata, sink_id)
-            new = _follow_others(index.late_changes, base, sink_id)
+            finder.deleted_keys = deleted_keys_files(base.metadata, sink_id)
+            _find_deletes_of_others(finder, base, sink_id)
             # Before the index: a change that is left out deletes no row.
-            for deleted in index.late_changes.read_deleted(new):
-                index.follow_deletes(deleted)
+            for location in finder.of_others:
+                if location not in finder.followed:
+                    for deleted in finder.read_deleted(location):
+                        index.follow_deletes(deleted)
+                    finder.followed.add(location)
         index.follow(base)
     except UnsupportedFile as error:
         raise StreamConflict(
