@@ -160,6 +160,8 @@ def test_statements(served: Served) -> None:
         with pytest.raises(adbc_driver_manager.Error, match="`s`.`nowhere` cannot be found"):
             cursor.execute("insert into s.nowhere values (3, 'c')")
         assert cursor.executescript("delete from s.said where id = 1") is None
+        cursor.execute("insert into s.said select id + 10, name from s.said where id = 3")
+        cursor.execute("delete from s.said where id = 13")
         cursor.execute("select id, name from s.said order by id")
         assert cursor.fetch_arrow_table().to_pylist() == [
             {"id": 2, "name": None},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -125,6 +125,15 @@ class ServerSession:
         """
         with explain():
             self._client.set(settings)
+
+    def unset(self, names: Iterable[str]) -> None:
+        """Take several settings back in one request.
+
+        Args:
+            names: of the settings.
+        """
+        with explain():
+            self._client.unset(names)
 
     @contextmanager
     def _runs(self, interpreted: bool = False) -> Iterator[None]:

@@ -10,7 +10,7 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -203,6 +203,14 @@ class SqlClient:
         """
         pairs = [KeyValue(key=name, value=value) for name, value in settings.items()]
         self._config(ConfigRequest.Operation(set=ConfigRequest.Set(pairs=pairs, silent=True)))
+
+    def unset(self, names: Iterable[str]) -> None:
+        """Take settings back.
+
+        Args:
+            names: of the settings.
+        """
+        self._config(ConfigRequest.Operation(unset=ConfigRequest.Unset(keys=names)))
 
     def setting(self, name: str) -> str:
         """Return a setting; empty if it is not set.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from dbt.adapters.iceberg_stream.builds.names import without_build
@@ -91,9 +91,9 @@ def marked(handle: SessionHandle) -> Iterator[None]:
     except StatementError:
         # Later statements of the session are not marked; its error would hide this one.
         with suppress(StatementError):
-            _reset(handle, mark)
+            handle.session.unset(mark)
         raise
-    _reset(handle, mark)
+    handle.session.unset(mark)
 
 
 def _run(handle: SessionHandle, sql: str) -> None:
@@ -104,8 +104,3 @@ def _run(handle: SessionHandle, sql: str) -> None:
             if error.commit_state_unknown:
                 error.add(NOTHING_VISIBLE)
             raise
-
-
-def _reset(handle: SessionHandle, settings: Iterable[str]) -> None:
-    for key in settings:
-        handle.session.run(f"reset {quote(key)}")
