@@ -178,6 +178,8 @@ def model(dbt, spark):
     time.sleep(11)
     return rows
 """
+# What it returns is in its session only.
+KEPT = LAZY.replace("where", "localCheckpoint().where")
 # The token expires before Spark counts, once.
 COUNTS = """
 import time
@@ -231,7 +233,7 @@ class TestRenewal:
         counts = COUNTS.replace("{begun}", str(minting / "begun"))
         models = {f"slow_{number}.sql": SLOW for number in range(6)}
         rows = LAZY.replace("11", "0")
-        return models | {"lazy.py": LAZY, "counts.py": counts, "at_once.py": rows}
+        return models | {"lazy.py": LAZY, "counts.py": counts, "at_once.py": rows, "kept.py": KEPT}
 
     def test_the_token_is_renewed(self, project: Any, minting: Path, catalog: RestCatalog) -> None:
         run_dbt(["run", "--select", "slow_*"])
@@ -266,8 +268,8 @@ class TestRenewal:
         assert project.run_sql(sql, fetch="all") == [(1,)]
 
     def test_python_models_that_take_longer(self, project: Any) -> None:
-        run_dbt(["run", "--select", "slow_0", "lazy", "counts"])
-        for model in ("lazy", "counts"):
+        run_dbt(["run", "--select", "slow_0", "lazy", "kept", "counts"])
+        for model in ("lazy", "kept", "counts"):
             sql = f"select count(*) from {project.test_schema}.{model}"
             assert project.run_sql(sql, fetch="all") == [(1,)]
 

@@ -138,6 +138,19 @@ def test_the_four_modes(served: Served) -> None:
     assert rows(served, "select * from s.modes") == [(1.5,)]
 
 
+def test_a_write_that_is_canceled(served: Served) -> None:
+    ingest(served, "kept", "replace")
+    slow = "select count(*), 'x' from range(100000000000) where hash(id) % 7 = 1"
+    with served.connect() as connection, connection.cursor() as cursor:
+        timer = threading.Timer(3, cursor.adbc_cancel)
+        timer.start()
+        with pytest.raises(adbc_driver_manager.Error, match="(?i)cancel"):
+            cursor.execute(f"insert into s.kept {slow}")
+        timer.join()
+    # Tasks of another statement would wait for those of the insert, which has no end.
+    assert rows(served, "select count(*) from s.kept join range(1000000) on true") == [(2000000,)]
+
+
 def test_a_token_that_has_expired(remote: Served, catalog: RestCatalog) -> None:
     """It is the caller's: no profile of the caller's has it."""
     expired = catalog.token("olga", seconds=-60)

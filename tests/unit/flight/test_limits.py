@@ -62,3 +62,15 @@ def test_a_late_cancellation_does_not_meet_the_next_statement() -> None:
         time.sleep(1.1)
     ended.set()
     assert met == [False]
+
+
+def test_a_client_that_is_gone() -> None:
+    """The request to cancel is repeated until the statement ends: Spark may swallow one."""
+    requests, gone = threading.Semaphore(0), threading.Event()
+    session: Any = SimpleNamespace(interrupt=requests.release)
+    refused = pytest.raises(StatementError, match="^canceled")
+    with refused, Limits().time_limit(session, lambda: None, gone.is_set):
+        assert not requests.acquire(timeout=1)
+        gone.set()
+        assert requests.acquire(timeout=10) and requests.acquire(timeout=10)
+        raise StatementError("canceled")

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dbt.adapters.iceberg_stream.sql.queries import multiplies_rows, reads, temporary_view
+from dbt.adapters.iceberg_stream.sql.queries import (
+    TemporaryView,
+    multiplies_rows,
+    reads,
+    temporary_view,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +66,7 @@ def test_what_is_not_understood_is_not_guessed(sql: str) -> None:
     ("sql", "name", "relations"),
     [
         ("create or replace temporary view `V` as select * from s.a", "V", {("s", "a")}),
+        ("create temporary view v (a comment 'x') as select * from s.a", "v", {("s", "a")}),
         ("cache table v as select * from s.a where t > (select max(t) from s.t)", "v", {("s", "a"), ("s", "t")}),
     ],
 )  # fmt: skip
@@ -68,6 +74,18 @@ def test_temporary_views(sql: str, name: str, relations: set[tuple[str, ...]]) -
     view = temporary_view(sql)
     assert view is not None and view.reads is not None
     assert (view.name, view.reads.relations) == (name, relations)
+
+
+@pytest.mark.parametrize(
+    ("sql", "name", "is_cached"),
+    [
+        ("create temporary view v as table t", "v", False),
+        ("/* x */ create or replace global temp view `a``b` as table t", "a`b", False),
+        ("cache lazy table v as table t", "v", True),
+    ],
+)
+def test_temporary_views_that_are_not_understood(sql: str, name: str, is_cached: bool) -> None:
+    assert temporary_view(sql) == TemporaryView(name, None, is_cached)
 
 
 @pytest.mark.parametrize(

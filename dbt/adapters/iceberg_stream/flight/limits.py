@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.engines.session import Session
 
 MB = 1_000_000
+# Seconds from one look at whether a client still waits to the next.
+POLL_SECONDS = 0.5
 
 
 class LimitExceeded(ValueError):
@@ -50,29 +53,41 @@ class Limits:
             )
 
     @contextmanager
-    def time_limit(self, session: Session, expire: Callable[[], None]) -> Iterator[None]:
-        """Cancel the statements of a session that take too long.
+    def time_limit(
+        self,
+        session: Session,
+        expire: Callable[[], None],
+        is_canceled: Callable[[], bool] = lambda: False,
+    ) -> Iterator[None]:
+        """Cancel the statements of a session that take too long, or that nobody waits for.
 
         Args:
             session: runs one statement.
             expire: is called when the time is over, because a client that reads no more rows keeps
                 its statement from ending.
+            is_canceled: returns whether the client has canceled the statement, or is gone.
 
         Raises:
             LimitExceeded: the statement took too long.
         """
-        expired = threading.Event()
+        ended, expired = threading.Event(), threading.Event()
 
-        def cancel() -> None:
-            expired.set()
-            expire()
-            # A failure to cancel leaves the statement to its own end.
-            with suppress(StatementError):
-                session.interrupt()
+        def watch() -> None:
+            deadline = time.monotonic() + self.seconds
+            while not ended.wait(min(POLL_SECONDS, max(deadline - time.monotonic(), 0))):
+                is_over = time.monotonic() >= deadline
+                if is_over:
+                    expired.set()
+                    expire()
+                if is_over or is_canceled():
+                    # A failure to cancel leaves the statement to its own end.
+                    with suppress(StatementError):
+                        session.interrupt()
+                if is_over:
+                    return
 
-        timer = threading.Timer(self.seconds, cancel)
-        timer.daemon = True
-        timer.start()
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
         try:
             yield
         except StatementError as error:
@@ -82,9 +97,9 @@ class Limits:
                 ) from error
             raise
         finally:
-            timer.cancel()
+            ended.set()
             # A cancellation that is on its way must not meet the session's next statement.
-            timer.join()
+            thread.join()
 
 
 class Slots:

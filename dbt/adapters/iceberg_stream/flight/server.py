@@ -138,7 +138,7 @@ class FlightSqlServer(flight.FlightServerBase):
                 ticket = messages.pack("TicketStatementQuery", statement_handle=sql.encode())
                 found = self._schema(caller, sql)
                 if found is None:
-                    rows = self._run(caller, sql)
+                    rows = self._run(context, caller, sql)
                     return flight.FlightInfo(pa.schema([]), descriptor, [], rows, -1)
                 schema = found
             endpoint = flight.FlightEndpoint(ticket, [])
@@ -180,7 +180,7 @@ class FlightSqlServer(flight.FlightServerBase):
                 with caller.slots.taken():
                     rows = self._ingest(context, caller, command, reader)
             else:
-                rows = self._run(caller, _sql(name, command))
+                rows = self._run(context, caller, _sql(name, command))
             result = messages.message("DoPutUpdateResult", record_count=rows)
             writer.write(pa.py_buffer(result.SerializeToString()))
 
@@ -250,11 +250,11 @@ class FlightSqlServer(flight.FlightServerBase):
                 raise
             return None
 
-    def _run(self, caller: Caller, sql: str) -> int:
+    def _run(self, context: Any, caller: Caller, sql: str) -> int:
         """Run a statement that is not a query, and return the number of changed rows."""
 
         def run() -> int:
-            with self._session(caller) as handle:
+            with self._session(caller, context) as handle:
                 cursor = Cursor(handle)
                 cursor.execute(sql)
                 return cursor.response().rows_affected or 0
@@ -280,12 +280,22 @@ class FlightSqlServer(flight.FlightServerBase):
             return run()
 
     @contextmanager
-    def _session(self, caller: Caller) -> Iterator[Handle]:
-        """Provide a session for one statement, within the caller's limits."""
+    def _session(self, caller: Caller, context: Any = None) -> Iterator[Handle]:
+        """Provide a session for one statement, within the caller's limits.
+
+        With the context of a call, the statement is canceled if the client cancels the call.
+        """
+
+        def is_canceled() -> bool:
+            if context is None or not context.is_cancelled():
+                return False
+            handle.canceled, handle.reusable = True, False
+            return True
+
         with (
             caller.slots.taken() as release,
             caller.handle() as handle,
-            self._limits.time_limit(handle.session, release),
+            self._limits.time_limit(handle.session, release, is_canceled),
         ):
             yield handle
 

@@ -57,7 +57,7 @@ def build_python_model(
             return response
     result = frame if rows is None else rows
     with context.database_errors(code):
-        context.with_valid_token(lambda: make_view(session, name, result, view))
+        _make_view(context, session, name, result, view)
     return None
 
 
@@ -80,7 +80,22 @@ def run_to_view(
             context.note_own_table()
         frame = context.with_valid_token(lambda: run_python_model(session, name, code))
         rows = _utc_rows(session, frame)
-        result = frame if rows is None else rows
+        _make_view(context, session, name, frame if rows is None else rows, view)
+
+
+def _make_view(
+    context: MaterializationContext, session: Session, name: str, result: Any, view: str
+) -> None:
+    """Make what a model returned a temporary view, with a new token if the catalog refuses it.
+
+    First in the session that the model had: another one lacks its checkpoints and larger local
+    tables.
+    """
+    try:
+        make_view(session, name, result, view)
+    except StatementError as error:
+        if not error.token_refused:
+            raise
         context.with_valid_token(lambda: make_view(session, name, result, view))
 
 

@@ -27,6 +27,13 @@ INSERT_OPTIONS = re.compile(
     r"(?is)\A((?:\s|/\*.*?\*/)*insert\b(?:[^()'\"`]|`[^`]*`)*?)\bwith\s*\((?:[^()']|'[^'\\]*')*\)"
 )
 
+# A temporary view or cached query that sqlglot does not parse, up to its name.
+VIEW_DEFINITION = re.compile(
+    r"(?is)\A(?:\s|/\*.*?\*/|--[^\n]*\n)*(?:create\s+(?:or\s+replace\s+)?(?:global\s+)?"
+    r"temp(?:orary)?\s+view(?:\s+if\s+not\s+exists)?|(?P<cache>cache)\s+(?:lazy\s+)?table)\s+"
+    r"(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<name>\w+))"
+)
+
 # sqlglot logs each statement that it cannot parse.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
@@ -141,7 +148,11 @@ def temporary_view(sql: str) -> TemporaryView | None:
         if tree.find(exp.TemporaryProperty) is None:
             return None
         body = tree.expression
-        return TemporaryView(tree.this.name, None if body is None else _in(body))
+        target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+        return TemporaryView(target.name, None if body is None else _in(body))
+    if (match := VIEW_DEFINITION.match(sql)) is not None:
+        name = match["name"] or match["quoted"].replace("``", "`")
+        return TemporaryView(name, None, is_cached=match["cache"] is not None)
     return None
 
 
