@@ -262,6 +262,7 @@ class TestRenewal:
             make_view(session, *arguments)
             session.renew({})
 
+        monkeypatch.setenv("TOKEN_SECONDS", "120")
         monkeypatch.setattr(python_model, "make_view", make_and_renew)
         run_dbt(["run", "--select", "slow_0", "at_once"])
         sql = f"select count(*) from {project.test_schema}.at_once"
