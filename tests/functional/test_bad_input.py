@@ -78,8 +78,16 @@ def model(dbt, spark):
     rows.where("nmae > 1").count()
     return rows
 """
+EXITS = """
+import sys
+
+def model(dbt, spark):
+    sys.exit("no rows")
+    return spark.range(1)
+"""
 # What the message of each model says.
 REFUSED = {
+    "exits.py": ("The Python model model.test.exits called sys.exit('no rows').",),
     "no_table.sql": ("`nowhere`.`at_all` cannot be found",),
     "lazy.py": ("with name `nmae` cannot be resolved",),
     "eager.py": (
@@ -93,7 +101,7 @@ class TestRefusedBySpark:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         no_table = "{{ config(materialized='table') }} select * from nowhere.at_all"
-        return {"no_table.sql": no_table, "lazy.py": LAZY, "eager.py": EAGER}
+        return {"no_table.sql": no_table, "lazy.py": LAZY, "eager.py": EAGER, "exits.py": EXITS}
 
     @pytest.fixture(scope="class")
     def messages(self, project: Any) -> dict[str, str]:

@@ -261,7 +261,12 @@ class ServerSession:
     def interrupt(self) -> bool:
         """Cancel running statements, from any thread; return whether there were any."""
         with explain():
-            return any([client.interrupt() for client, _ in self._sessions()])
+            canceled = self._client.interrupt()
+        if self._copied is not None:
+            # The server may have closed that one.
+            with suppress(StatementError), explain():
+                canceled |= self._copied[0].interrupt()
+        return canceled
 
     def abandon(self) -> None:
         """Disconnect from the server: a running statement fails here, but may continue there."""
