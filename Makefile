@@ -43,7 +43,8 @@ SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-tpch demo-cluster demo-stream demo-pr demo-ledger test unit unit-minimal lint test-slow test-cluster
+.PHONY: help venv demo demo-tpch demo-cluster demo-stream demo-pr demo-ledger test test-embedded test-others unit unit-minimal
+.PHONY: lint style types test-slow test-cluster
 .PHONY: test-cluster-short test-dbt-1.12 test-dbt-1.12-short coverage engine-jar docs docs-check report-check lock mutants defects bench stop clean
 
 help: ## List the targets
@@ -73,10 +74,18 @@ demo-pr: $(VENV)/.installed ## Build a change of the shop on the side, show the 
 demo-ledger: $(VENV)/.installed ## Read files, tag, branch and clone tables, in two catalogs
 	$(BIN)/python examples/ledger/demo.py
 
+# Most of the time goes to the first part. The second one uses what that leaves of two cores.
+test: style ## Run the whole suite
+	$(MAKE) --no-print-directory --jobs 2 test-embedded test-others
+
 # In the order of the files: by default those with few tests, which are the longest ones, come last.
-test: lint ## Run the whole suite
+test-embedded: $(VENV)/.dev-installed ## Run all tests that are not long on the embedded engine
 	$(BIN)/pytest tests -m "not slow" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
-	$(MAKE) --no-print-directory --jobs 2 test-cluster-short test-dbt-1.12-short
+
+test-others: $(VENV)/.dev-installed ## Check types, and run a few tests on a cluster and with dbt-core 1.12
+	$(MAKE) --no-print-directory types
+	$(MAKE) --no-print-directory test-dbt-1.12-short
+	$(MAKE) --no-print-directory test-cluster-short
 
 unit: $(VENV)/.dev-installed ## Run the tests that need no Spark
 	$(BIN)/pytest tests/unit
@@ -88,9 +97,13 @@ unit-minimal: ## Run the unit tests with the oldest versions that setup.py allow
 	.venv-minimal/bin/uv pip install --quiet --python .venv-minimal $(UNIT_TESTS_NEED)
 	.venv-minimal/bin/pytest tests/unit --numprocesses $(WORKERS)
 
-lint: $(VENV)/.dev-installed ## Check style and types
+lint: style types ## Check style and types
+
+style: $(VENV)/.dev-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev-installed
 	$(BIN)/mypy dbt benchmarks
 
 test-slow: $(VENV)/.dev-installed ## Run the long tests
