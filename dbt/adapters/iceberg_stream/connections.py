@@ -109,7 +109,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         return handle.session
 
     def with_valid_token(self, run: Callable[[], Result]) -> Result:
-        """Run something in this thread's session with a valid token.
+        """Run a function that uses this thread's session, with a valid token.
 
         It runs again, in a copy of the session, if the catalog refused the token.
 

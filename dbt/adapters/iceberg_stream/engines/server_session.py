@@ -127,7 +127,7 @@ class ServerSession:
             self._client.set(settings)
 
     def unset(self, names: Iterable[str]) -> None:
-        """Take several settings back in one request.
+        """Unset several settings in one request.
 
         Args:
             names: of the settings.

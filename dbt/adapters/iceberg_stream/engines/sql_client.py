@@ -205,7 +205,7 @@ class SqlClient:
         self._config(ConfigRequest.Operation(set=ConfigRequest.Set(pairs=pairs, silent=True)))
 
     def unset(self, names: Iterable[str]) -> None:
-        """Take settings back.
+        """Unset several settings.
 
         Args:
             names: of the settings.

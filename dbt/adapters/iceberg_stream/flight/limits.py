@@ -59,7 +59,7 @@ class Limits:
         expire: Callable[[], None],
         is_canceled: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
-        """Cancel the statements of a session that take too long, or that nobody waits for.
+        """Cancel a statement that takes too long, or whose client is gone.
 
         Args:
             session: runs one statement.

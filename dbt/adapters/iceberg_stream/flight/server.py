@@ -72,7 +72,7 @@ class _Token(flight.ServerMiddleware):
 
 
 class FlightSqlServer(flight.FlightServerBase):
-    """Serves until `shutdown`. A query runs when its rows are fetched; all else at once.
+    """Serves until `shutdown`. A query runs when its rows are fetched, any other statement at once.
 
     Args:
         location: `grpc://host:port` or `grpc+tls://host:port`.
