@@ -74,7 +74,7 @@ class Session(ServerSession):
         """
         current = self._current_schema()
         super().renew(settings)
-        if current and current != self._current_schema():
+        if current:
             self.run(f"use {current}")
 
     def _current_schema(self) -> str:
