@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from dbt.adapters.iceberg_stream.engines.embedded import stop
 from tests.servers.iceberg_parser import iceberg_parser
+from tests.servers.kafka import delete_topics, kafka_server
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
 from tests.servers.spark_cluster import TOKEN, spark_cluster
 
@@ -109,6 +110,20 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
     """Iceberg's reference REST catalog, which knows users by their tokens."""
     with rest_catalog(tmp_path_factory.mktemp("rest")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of Kafka, which the tests of a process share."""
+    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def bootstrap(kafka_address: str) -> Iterator[str]:
+    """The address of Kafka without topics, for `bootstrap.servers`."""
+    yield kafka_address
+    delete_topics(kafka_address)
 
 
 @pytest.fixture(scope="class")

@@ -16,7 +16,6 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelop
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import SchemaRegistry
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
-from tests.servers.kafka import kafka_server
 from tests.servers.producer import CheckedProducer
 from tests.servers.schema_registry import Registry, schema_registry, with_login
 from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
@@ -74,11 +73,10 @@ class Shop:
 
 
 @contextlib.contextmanager
-def shop_servers(folder: Path, topics: Sequence[str]) -> Iterator[Shop]:
-    """Run Kafka with topics, and a registry with a login behind a proxy."""
+def shop_servers(bootstrap: str, folder: Path, topics: Sequence[str]) -> Iterator[Shop]:
+    """Create topics in Kafka, and run a registry with a login behind a proxy."""
     with (
-        kafka_server(folder / "kafka") as bootstrap,
-        schema_registry(folder / "registry") as registry,
+        schema_registry(folder) as registry,
         with_login(registry, f"alice:{PASSWORD}") as port,
         tcp_proxy(port) as proxy,
     ):

@@ -15,7 +15,7 @@ from examples.orders_cdc.encodings import Avro, Json
 from examples.orders_cdc.reader import COLUMNS
 from examples.orders_cdc.shop_changes import Shop, create_topics, feed
 from tests.functional.lake import rows
-from tests.servers.kafka import kafka_server
+from tests.servers.kafka import delete_topics
 from tests.servers.schema_registry import schema_registry
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "orders_cdc"
@@ -29,16 +29,14 @@ class Example:
         return ""
 
     @pytest.fixture(scope="class")
-    def kafka(self, registry: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-        with (
-            kafka_server(tmp_path_factory.mktemp("kafka")) as address,
-            pytest.MonkeyPatch.context() as m,
-        ):
-            m.setenv("KAFKA", address)
+    def kafka(self, registry: str, kafka_address: str) -> Iterator[str]:
+        with pytest.MonkeyPatch.context() as m:
+            m.setenv("KAFKA", kafka_address)
             m.setenv("SCHEMA_REGISTRY", registry)
             m.setenv("ENCODING", "avro" if registry else "json")
-            create_topics(address)
-            yield address
+            create_topics(kafka_address)
+            yield kafka_address
+        delete_topics(kafka_address)
 
     @pytest.fixture(scope="class")
     def models(self, kafka: str) -> dict[str, dict[str, str]]:

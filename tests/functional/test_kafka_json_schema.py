@@ -88,8 +88,8 @@ def failure(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JsonShop]:
-    with shop_servers(tmp_path_factory.mktemp("servers"), TOPICS) as servers:
+def shop(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JsonShop]:
+    with shop_servers(bootstrap, tmp_path_factory.mktemp("registry"), TOPICS) as servers:
         yield JsonShop(servers.bootstrap, servers.registry, servers.proxy)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import run_dbt
 
 from tests.functional.lake import rows, table
-from tests.servers.kafka import kafka_server
 from tests.servers.producer import CheckedProducer
 from tests.unit.stream.sources.formats.encoded_changes import optional, record
 
@@ -61,15 +60,14 @@ class Kafka:
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
-        admin = AdminClient({"bootstrap.servers": address})
-        # The messages have a fixed time, and must be kept all the same.
-        config = {"retention.ms": "-1"}
-        topics = [NewTopic(topic, 1, 1, config=config) for topic in TOPICS]
-        for made in admin.create_topics(topics).values():
-            made.result()
-        yield Kafka(address)
+def kafka(bootstrap: str) -> Kafka:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    # The messages have a fixed time, and must be kept all the same.
+    config = {"retention.ms": "-1"}
+    topics = [NewTopic(topic, 1, 1, config=config) for topic in TOPICS]
+    for made in admin.create_topics(topics).values():
+        made.result()
+    return Kafka(bootstrap)
 
 
 def model(name: str, **config: Any) -> str:

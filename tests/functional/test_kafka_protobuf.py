@@ -74,8 +74,8 @@ def framed(
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProtobufShop]:
-    with shop_servers(tmp_path_factory.mktemp("servers"), list(SETTINGS)) as servers:
+def shop(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProtobufShop]:
+    with shop_servers(bootstrap, tmp_path_factory.mktemp("registry"), list(SETTINGS)) as servers:
         yield ProtobufShop(servers.bootstrap, servers.registry, servers.proxy)
 
 

@@ -111,10 +111,10 @@ class Producer:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def shop(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     topics = [f"{kind}.{topic}" for kind in ("avro", "protobuf") for topic in TOPICS]
     topics += [*UNION_TOPICS, *JSON_TOPICS]
-    with shop_servers(tmp_path_factory.mktemp("servers"), topics) as servers:
+    with shop_servers(bootstrap, tmp_path_factory.mktemp("registry"), topics) as servers:
         yield servers
 
 

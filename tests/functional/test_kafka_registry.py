@@ -106,8 +106,8 @@ def framed(number: int, schema: Schema, value: Any) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AvroShop]:
-    with shop_servers(tmp_path_factory.mktemp("servers"), TOPICS) as servers:
+def shop(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AvroShop]:
+    with shop_servers(bootstrap, tmp_path_factory.mktemp("registry"), TOPICS) as servers:
         yield AvroShop(servers.bootstrap, servers.registry, servers.proxy)
 
 

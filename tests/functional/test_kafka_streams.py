@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
 from tests.functional.lake import rows, snapshot_ids, summary
-from tests.servers.kafka import kafka_server
 from tests.servers.producer import CheckedProducer
 
 PARTITIONS = 3
@@ -37,16 +35,14 @@ select id as order_id, status from {{ stream(source('kafka', 'maxwell'), key=var
 """
 
 
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
-        admin = AdminClient({"bootstrap.servers": address})
-        made = admin.create_topics(
-            [NewTopic(topic, 1 if topic == "truncated" else PARTITIONS, 1) for topic in TOPICS]
-        )
-        for topic in TOPICS:
-            made[topic].result()
-        yield address
+@pytest.fixture(scope="module", autouse=True)
+def topics(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    made = admin.create_topics(
+        [NewTopic(topic, 1 if topic == "truncated" else PARTITIONS, 1) for topic in TOPICS]
+    )
+    for topic in TOPICS:
+        made[topic].result()
 
 
 def sources(bootstrap: str) -> str:

@@ -22,7 +22,6 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.frontiers import IDS
 from tests.functional.lake import rows, snapshot_ids, summary
 from tests.functional.shop_streams import FRONTIER, WRITE_ID
 from tests.functional.stream_service import DEADLINE, service, wait_for
-from tests.servers.kafka import kafka_server
 from tests.servers.producer import CheckedProducer
 
 TABLES = {"accounts": 2, "savings": 3, "transfers": 1}
@@ -68,12 +67,6 @@ GROUP = """
 select id, amount from {{ stream(source('bank', '%s')) }}
 """
 ALL = "select id, amount from {schema}.%s order by id"
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
-        yield address
 
 
 class Bank:

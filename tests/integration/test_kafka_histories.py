@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,10 @@ from dbt.adapters.iceberg_stream.stream.batches.decoded_records import DecodedRe
 from dbt.adapters.iceberg_stream.stream.sources import registry
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from tests.integration.kafka_history import LABELS, History
-from tests.servers.kafka import kafka_server
 
 SEEDS, SOAK_SEEDS = range(3), range(200)
 PATHS = {"arrow": (BatchWriter, "_write_arrow"), "decoded": (DecodedRecords, "read")}
 PATHS |= {"spark": (KafkaSource, "read")}
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
-        yield address
 
 
 @pytest.fixture(scope="module", autouse=True)

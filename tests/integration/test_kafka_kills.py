@@ -22,7 +22,6 @@ from tests.integration.processes import forkserver
 from tests.integration.streams import NAME, SINK, make_table
 from tests.integration.tables import LATER, duckdb_rows
 from tests.integration.writers import open_catalog
-from tests.servers.kafka import kafka_server
 from tests.servers.producer import CheckedProducer
 from tests.servers.schema_registry import Registry, schema_registry
 
@@ -33,12 +32,6 @@ SENT = 600
 # Formats of messages, and the columns that identify a row.
 SHORT = [("json", ()), ("avro", ("id",)), ("debezium", ("id",))]
 Row = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
-        yield address
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -24,7 +24,6 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.plain_schema import PlainS
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
 from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, MINOR, REASON
-from tests.servers.kafka import kafka_server
 from tests.servers.producer import CheckedProducer
 from tests.unit.stream.sources.formats.encoded_changes import ROW, Registry, encoder, header
 
@@ -43,12 +42,6 @@ METADATA = MetadataColumns.of(
     }
 )
 ALL_COLUMNS = ("id", *METADATA.names)
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
-        yield address
 
 
 class SubjectRegistry(Registry):

@@ -6,7 +6,7 @@ import io
 import json
 import random
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,6 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import Topic
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
-from tests.servers.kafka import kafka_server
 from tests.servers.producer import CheckedProducer
 
 PARTITIONS = 2
@@ -55,12 +54,6 @@ SCHEMAS = {
 }
 SUBJECTS = {"shop.Order": [1, 2], "shop.Payment": [3], "shop.Refund": [4], "custom": [5]}
 MISSING = 99
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
-        yield address
 
 
 class Avro:

@@ -15,18 +15,11 @@ from dbt.adapters.iceberg_stream.engines.settings import (
     Endpoint,
     EngineSettings,
 )
-from tests.servers.kafka import kafka_server
 from tests.servers.producer import CheckedProducer
 
 PARTITIONS = 3
 # From the first (-2) to the last (-1) message of each partition.
 EVERYTHING = dict.fromkeys(range(PARTITIONS), -2), dict.fromkeys(range(PARTITIONS), -1)
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
-        yield address
 
 
 @pytest.fixture(scope="module")

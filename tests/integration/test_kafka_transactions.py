@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,15 +23,8 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.client import KafkaClient
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.transactions import ends
 from dbt.adapters.iceberg_stream.stream.sources.source import MINOR
-from tests.servers.kafka import kafka_server
 from tests.servers.producer import CheckedProducer
 from tests.unit.stream.sources.formats.encoded_changes import Registry, encoder
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with kafka_server(tmp_path_factory.mktemp("kafka")) as address:
-        yield address
 
 
 def registry_of(kind: str | None) -> Any:

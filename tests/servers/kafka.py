@@ -17,6 +17,7 @@ from pathlib import Path
 import jwt
 import platformdirs
 import pytest
+from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.asymmetric import rsa
 from filelock import FileLock
 from jwt.algorithms import RSAAlgorithm
@@ -122,6 +123,15 @@ def kafka_server(folder: Path, port: int | None = None) -> Iterator[str]:
     settings = SETTINGS.format(port=port, controller=free_port(), folder=folder)
     with _running(folder, port, settings):
         yield f"127.0.0.1:{port}"
+
+
+def delete_topics(bootstrap: str) -> None:
+    """Delete all topics but Kafka's own."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topics = [name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")]
+    if topics:
+        for deleted in admin.delete_topics(topics).values():
+            deleted.result()
 
 
 @contextlib.contextmanager
