@@ -85,9 +85,17 @@ def model(dbt, spark):
     sys.exit("no rows")
     return spark.range(1)
 """
+CANCELED = """
+import asyncio
+
+def model(dbt, spark):
+    raise asyncio.CancelledError
+    return spark.range(1)
+"""
 # What the message of each model says.
 REFUSED = {
-    "exits.py": ("The Python model model.test.exits called sys.exit('no rows').",),
+    "exits.py": ("The Python model model.test.exits raised SystemExit('no rows').",),
+    "canceled.py": ("The Python model model.test.canceled raised CancelledError().",),
     "no_table.sql": ("`nowhere`.`at_all` cannot be found",),
     "lazy.py": ("with name `nmae` cannot be resolved",),
     "eager.py": (
@@ -101,7 +109,8 @@ class TestRefusedBySpark:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         no_table = "{{ config(materialized='table') }} select * from nowhere.at_all"
-        return {"no_table.sql": no_table, "lazy.py": LAZY, "eager.py": EAGER, "exits.py": EXITS}
+        python = {"lazy.py": LAZY, "eager.py": EAGER, "exits.py": EXITS, "canceled.py": CANCELED}
+        return {"no_table.sql": no_table, **python}
 
     @pytest.fixture(scope="class")
     def messages(self, project: Any) -> dict[str, str]:

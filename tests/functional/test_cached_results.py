@@ -186,6 +186,25 @@ class TestDoors(Cached):
         text = "create or replace view {schema}.v as select n * 10 as n from {schema}.t"
         self.check(project, lambda: spark(text), {self.QUERIES[1]: [10], self.QUERIES[2]: [10]})
 
+    def test_a_view_that_gets_its_text_back_meanwhile(
+        self, project: Any, spark: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        text = "create or replace view {schema}.v as select %s as n from {schema}.t"
+        query, sql = Session.query, self.QUERIES[1]
+
+        def slowly(session: Session, sql: str, interpreted: bool = False) -> pa.Table:
+            spark(text % "n * 10")
+            rows = query(session, sql, interpreted)
+            spark(text % "t.n")
+            return rows
+
+        spark(text % "t.n")
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "query", slowly)
+            assert ask(project, sql) == ([10], False)
+        assert ask(project, sql) == ([1], False)
+        assert ask(project, sql) == ([1], True)
+
     def test_a_table_that_somebody_has_cached(
         self, project: Any, spark: Callable[[str], Any]
     ) -> None:

@@ -138,16 +138,18 @@ def test_the_four_modes(served: Served) -> None:
     assert rows(served, "select * from s.modes") == [(1.5,)]
 
 
-def test_a_write_that_is_canceled(served: Served) -> None:
+@pytest.mark.parametrize("statement", ["insert into s.kept ", ""])
+def test_a_statement_that_is_canceled(served: Served, statement: str) -> None:
     ingest(served, "kept", "replace")
     slow = "select count(*), 'x' from range(100000000000) where hash(id) % 7 = 1"
     with served.connect() as connection, connection.cursor() as cursor:
         timer = threading.Timer(3, cursor.adbc_cancel)
         timer.start()
         with pytest.raises(adbc_driver_manager.Error, match="(?i)cancel"):
-            cursor.execute(f"insert into s.kept {slow}")
+            cursor.execute(statement + slow)
+            cursor.fetchall()
         timer.join()
-    # Tasks of another statement would wait for those of the insert, which has no end.
+    # Tasks of another statement would wait for those of this one, which has no end.
     assert rows(served, "select count(*) from s.kept join range(1000000) on true") == [(2000000,)]
 
 

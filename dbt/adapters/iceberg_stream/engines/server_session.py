@@ -312,8 +312,8 @@ class ServerSession:
 
     def close(self) -> None:
         """End the session, if the server answers."""
-        with suppress(StatementError), explain():
-            for client, spark in self._sessions():
+        for client, spark in self._sessions():
+            with suppress(StatementError), explain():
                 _end(client, spark)
 
     def _sessions(self) -> list[tuple[SqlClient, SparkSession | None]]:

@@ -136,7 +136,7 @@ class FlightSqlServer(flight.FlightServerBase):
             else:
                 sql = _sql(name, command)
                 ticket = messages.pack("TicketStatementQuery", statement_handle=sql.encode())
-                found = self._schema(caller, sql)
+                found = self._schema(context, caller, sql)
                 if found is None:
                     rows = self._run(context, caller, sql)
                     return flight.FlightInfo(pa.schema([]), descriptor, [], rows, -1)
@@ -164,7 +164,7 @@ class FlightSqlServer(flight.FlightServerBase):
             name, request = messages.unpack(action.body.to_pybytes())
             if name != "ActionCreatePreparedStatementRequest":
                 raise ValueError(f"{name} does not create a prepared statement.")
-            schema = self._schema(caller, request.query) or pa.schema([])
+            schema = self._schema(context, caller, request.query) or pa.schema([])
             prepared = messages.pack(
                 "ActionCreatePreparedStatementResult",
                 prepared_statement_handle=request.query.encode(),
@@ -236,11 +236,11 @@ class FlightSqlServer(flight.FlightServerBase):
         caller.refresh(f"{quote(caller.catalog.name)}.{quote(name[0])}.{quote(name[1])}")
         return result.rows
 
-    def _schema(self, caller: Caller, sql: str) -> pa.Schema | None:
+    def _schema(self, context: Any, caller: Caller, sql: str) -> pa.Schema | None:
         """Return the schema of a query's rows, without running it; None for other statements."""
 
         def find() -> pa.Schema:
-            with self._session(caller) as handle:
+            with self._session(caller, context) as handle:
                 return handle.session.arrow_schema(sql + ONLY_A_QUERY)
 
         try:
@@ -280,14 +280,14 @@ class FlightSqlServer(flight.FlightServerBase):
             return run()
 
     @contextmanager
-    def _session(self, caller: Caller, context: Any = None) -> Iterator[Handle]:
+    def _session(self, caller: Caller, context: Any) -> Iterator[Handle]:
         """Provide a session for one statement, within the caller's limits.
 
-        With the context of a call, the statement is canceled if the client cancels the call.
+        The statement is canceled if the client cancels the call, or is gone.
         """
 
         def is_canceled() -> bool:
-            if context is None or not context.is_cancelled():
+            if not context.is_cancelled():
                 return False
             handle.canceled, handle.reusable = True, False
             return True
@@ -321,7 +321,7 @@ class FlightSqlServer(flight.FlightServerBase):
     def _rows(self, context: Any, sql: str) -> Iterator[Any]:
         token = context.get_middleware(MIDDLEWARE).value
         size = 0
-        with self._callers.calling(token) as caller, self._session(caller) as handle:
+        with self._callers.calling(token) as caller, self._session(caller, context) as handle:
             handle.refresh_token()
             for rows in handle.session.stream(sql + ONLY_A_QUERY):
                 if isinstance(rows, pa.RecordBatch):

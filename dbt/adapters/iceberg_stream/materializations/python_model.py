@@ -121,7 +121,7 @@ def run_python_model(session: Session, name: str, code: str) -> Any:
 
     Raises:
         StatementError: Spark refuses what the model asks of it; says in which line.
-        DbtRuntimeError: the model ends its process, which dbt's threads would wait for.
+        DbtRuntimeError: the model ends its process or cancels itself.
     """
     namespace: dict[str, Any] = {"__name__": f"dbt_{name}", "spark": session.spark}
     session.activate()
@@ -138,10 +138,12 @@ def run_python_model(session: Session, name: str, code: str) -> Any:
             line = code.splitlines()[lines[-1] - 1].strip()
             error.add(f"Line {lines[-1]} of the compiled model: {line}")
         raise
-    except SystemExit as error:
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        # Such as SystemExit: dbt would wait for its thread forever.
         raise DbtRuntimeError(
-            f"The Python model {name} called sys.exit({error.code!r}). Raise an error or return a "
-            "table."
+            f"The Python model {name} raised {error!r}. Raise an error or return a table."
         ) from error
 
 

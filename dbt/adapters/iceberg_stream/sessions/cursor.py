@@ -36,7 +36,9 @@ VIEW_VERBS = {"create", "cache"}
 QUERY_VERBS = {"select", "with", "values"}
 # After any other statement, such as `set` or a script, the next model must not use the session.
 TRACELESS_VERBS = {
-    *(QUERY_VERBS | VIEW_VERBS | ROW_COMMANDS | WRITE_VERBS | DEFINITION_VERBS),
+    *(QUERY_VERBS | VIEW_VERBS | WRITE_VERBS | DEFINITION_VERBS),
+    # A procedure may create a view of changes.
+    *(ROW_COMMANDS - {"call"}),
     *("(", "analyze", "clear", "comment", "refresh", "table", "uncache"),
 }
 

@@ -123,10 +123,11 @@ class ResultCache:
             return None
 
     def _key(self, form: list[str], read_set: ReadSet, context: Mapping[str, str]) -> str:
-        # The rows of a tag are those of its snapshot, whatever else changes in the table.
+        # The rows of a tag are those of its snapshot, whatever else changes in the table, and those
+        # of a view, which has no schema here, are those of its tables.
         fixed = {name for name, versions in read_set.as_of.items() if None not in versions}
         versions = sorted(
-            (_text(name), version[:3] if name in fixed else version)
+            (_text(name), version[:3] if name in fixed or version[2] is None else version)
             for name, version in read_set.versions.items()
         )
         parts = [form, versions, sorted(self._catalog_key.items()), sorted(context.items())]

@@ -136,17 +136,10 @@ def capture_inputs(
                 ids = (digest(version[1]),)
             tables[published] = (ids, schema_digest(metadata))
         if names[name] != own:
-            changes[name] = (version, _last_change(metadata))
+            changes[name] = version
     published_names = set(names.values())
     is_staged = published_names != set(relations)
     return Inputs(tables, digest(views), own in published_names, is_staged, changes)
-
-
-def _last_change(metadata: Metadata) -> Any:
-    """Return when a table was last changed, or how often the version of a view was set."""
-    if "versions" in metadata:
-        return len(metadata.get("version-log") or ())
-    return metadata.get("last-updated-ms")
 
 
 def _definition(view: Metadata, build: str | None) -> list[Any]:

@@ -89,7 +89,7 @@ def test_views_are_looked_through() -> None:
     )
     actual = pinned(catalog, "select * from s.v")
     assert set(actual.versions) == {("s", name) for name in "abvw"}
-    assert actual.versions["s", "v"] == ("v", 2)
+    assert actual.versions["s", "v"] == ("v", 2, None, 0)
     assert actual.definitions == ("select * from b, s.v", "select * from s.w, s.a")
 
 

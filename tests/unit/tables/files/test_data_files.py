@@ -215,15 +215,43 @@ def test_nested_columns_have_no_wrong_bounds(lake: IcebergCatalog) -> None:
     assert 4 not in file.upper_bounds
 
 
+def written(folder: Path, rows: pa.Table) -> WrittenFile:
+    pq.write_table(rows, folder / "file")
+    content = (folder / "file").read_bytes()
+    size = int.from_bytes(content[-8:-4], "little") + 8
+    return WrittenFile("file", len(content), content[-size:], 1)
+
+
+def test_columns_that_have_changed_since_the_file_was_written(tmp_path: Path) -> None:
+    """Two columns have swapped their names, and two are new under a name that the file has."""
+
+    def fields(*names: tuple[int, str], nested: int) -> Schema:
+        struct = iceberg.StructType(
+            iceberg.NestedField(nested, "n", iceberg.LongType(), required=False)
+        )
+        columns = [
+            iceberg.NestedField(key, name, iceberg.LongType(), required=False)
+            for key, name in names
+        ]
+        return Schema(*columns, iceberg.NestedField(4, "s", struct, required=False))
+
+    stored = file_schema(fields((1, "a"), (2, "b"), (3, "c"), nested=5))
+    rows = pa.table(
+        [pa.array([number, number + 1]) for number in (10, 20, 30)]
+        + [pa.array([{"n": 50}, None], stored.field("s").type)],
+        schema=stored,
+    )
+    now = fields((2, "a"), (1, "b"), (6, "c"), nested=7)
+    described = Describer(now, {}, 0).describe(written(tmp_path, rows), None)
+    lower = {k: from_bytes(iceberg.LongType(), v) for k, v in described.lower_bounds.items()}
+    assert lower == {1: 10, 2: 20}
+    assert set(described.null_value_counts) == {1, 2}
+
+
 @pytest.mark.parametrize("kind", [iceberg.FloatType(), iceberg.DoubleType()])
 def test_no_bounds_of_keys_that_may_be_nan(kind: iceberg.IcebergType, tmp_path: Path) -> None:
     """Engines compare the bounds of a delete file with those of data files, which leave out NaN."""
-    rows = column(kind, [7.0, float("nan")])
-    with pq.ParquetWriter(tmp_path / "keys", rows.schema) as writer:
-        writer.write_table(rows)
-    content = (tmp_path / "keys").read_bytes()
-    size = int.from_bytes(content[-8:-4], "little") + 8
-    file = WrittenFile("keys", len(content), content[-size:], 1)
+    file = written(tmp_path, column(kind, [7.0, float("nan")]))
     describer = Describer(Schema(iceberg.NestedField(1, "v", kind, required=False)), {}, 0)
     assert bounds(describer.describe(file, None), kind) == (7.0, 7.0)
     deletes = DataFileContent.EQUALITY_DELETES

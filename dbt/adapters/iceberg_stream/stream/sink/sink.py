@@ -169,6 +169,7 @@ class Sink(ClaimedTable):
         if (head.get("summary") or {}).get(WRITE_ID) != self.progress.write_id:
             # Others have committed: only the whole history shows whether the table was rolled back.
             base = self._load()
+        require_spec(base.metadata, self.spec_id, ".".join(self.name))
         target = WriteTarget.of(with_schema(base.metadata, self.updates), base.io)
         descriptors = Descriptors(target, base.metadata, write_id, self.keys)
         indexed = None

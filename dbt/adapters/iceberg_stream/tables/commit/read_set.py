@@ -248,10 +248,12 @@ def _version(metadata: Metadata, as_of: Iterable[AsOf]) -> Version:
         as_of: in which versions a statement reads it.
 
     Returns:
-        The version; for a table, its last part may differ although the rows are the same.
+        The version; its last part may differ although the rows are the same.
     """
     if "versions" in metadata:
-        return metadata["view-uuid"], metadata["current-version-id"]
+        # A view that gets an earlier definition back has the id of that version again.
+        changes = len(metadata.get("version-log") or ())
+        return metadata["view-uuid"], metadata["current-version-id"], None, changes
     uuid, schema = metadata["table-uuid"], row_schema(metadata)
     versions = sorted((v for v in as_of if v is not None), key=str)
     fixed = tuple(_snapshot_id(metadata, version) for version in versions)

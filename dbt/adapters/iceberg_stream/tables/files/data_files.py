@@ -12,6 +12,7 @@ from pyiceberg import types as iceberg
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
     MetricsMode,
+    StatisticsCollector,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -22,6 +23,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
+from dbt.adapters.iceberg_stream.tables.files.field_ids import leaf_ids
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile, read_footer
 
 # Columns that rows keep when they move to another file (spec, "Row Lineage", "Reserved Field IDs").
@@ -44,6 +46,7 @@ WHOLE_NUMBERS: dict[type[iceberg.IcebergType], str] = {
     ),
 }
 COUNTS = MetricsMode(MetricModeTypes.COUNTS)
+UNKNOWN = StatisticsCollector(-1, LongType(), MetricsMode(MetricModeTypes.NONE), "")
 WITH_BOUNDS = (MetricModeTypes.TRUNCATE, MetricModeTypes.FULL)
 BEFORE_SURROGATES, BEHIND_SURROGATES = "\ud7ff", "\ue000"
 COLUMN_METRICS = (
@@ -127,14 +130,18 @@ class Describer:
             equality_ids: field ids of an equality delete file.
         """
         metadata = read_footer(file.footer)
-        counted = {self._ids[name]: COUNTS for name in _without_text(metadata)}
+        ids = self._ids_in(metadata)
+        counted = {ids[name]: COUNTS for name in _without_text(metadata)}
+        # Columns that were dropped since.
+        unknown = dict.fromkeys(set(ids.values()) - set(self._plan), UNKNOWN)
         statistics = data_file_statistics_from_parquet_metadata(
             parquet_metadata=metadata,
             stats_columns={
                 key: replace(column, mode=counted[key]) if key in counted else column
                 for key, column in self._plan.items()
-            },
-            parquet_column_mapping=self._ids,
+            }
+            | unknown,
+            parquet_column_mapping=ids,
         )
         for aggregate in statistics.column_aggregates.values():
             if isinstance(aggregate.current_max, str):
@@ -142,9 +149,9 @@ class Describer:
                 aggregate.current_max = aggregate.current_max.replace(
                     BEFORE_SURROGATES, BEHIND_SURROGATES
                 )
-        without_bounds = {self._ids[name] for name in _without_bounds(metadata)} | set(counted)
+        without_bounds = {ids[name] for name in _without_bounds(metadata)} | set(counted)
         metrics = statistics.to_serialized_dict()
-        exact = self._exact_bounds(metadata)
+        exact = self._exact_bounds(metadata, ids)
         for bounds, exact_bounds in zip(("lower_bounds", "upper_bounds"), exact, strict=True):
             merged = metrics[bounds] | exact_bounds
             metrics[bounds] = {k: v for k, v in merged.items() if k not in without_bounds}
@@ -172,14 +179,30 @@ class Describer:
         described.spec_id = self._spec_id
         return described
 
-    def _exact_bounds(self, metadata: pq.FileMetaData) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    def _ids_in(self, metadata: pq.FileMetaData) -> dict[str, int]:
+        """Return the ids of a file's columns by their paths.
+
+        They are the file's own: a column of the same name may be another one now.
+        """
+        found = [
+            number for field in metadata.schema.to_arrow_schema() for number in leaf_ids(field)
+        ]
+        paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+        return {
+            path: self._ids[path] if number is None else number
+            for path, number in zip(paths, found, strict=True)
+        }
+
+    def _exact_bounds(
+        self, metadata: pq.FileMetaData, ids: dict[str, int]
+    ) -> tuple[dict[int, bytes], dict[int, bytes]]:
         """Return lower and upper bounds of whole numbers, from the file's statistics."""
         lower: dict[int, int] = {}
         upper: dict[int, int] = {}
         for group in range(metadata.num_row_groups):
             for index in range(metadata.num_columns):
                 column = metadata.row_group(group).column(index)
-                key = self._ids[column.path_in_schema]
+                key = ids[column.path_in_schema]
                 statistics = column.statistics
                 if (
                     key not in self._whole_numbers

@@ -32,6 +32,16 @@ def nested_ids(field: pa.Field) -> list[tuple[str, int | None]]:
     return ids
 
 
+def leaf_ids(field: pa.Field) -> list[int | None]:
+    """Return the ids of the columns that a file stores for a field, in their order.
+
+    Args:
+        field: the column, which may be nested.
+    """
+    children = _children(field.type)
+    return [number for child in children for number in leaf_ids(child)] or [field_id(field)]
+
+
 def with_names_of(stored: pa.Field, current: pa.Field) -> pa.Field:
     """Return a file's column with the current names of itself and of the fields nested in it.
 
