@@ -102,7 +102,11 @@ def test_both_clients_share_the_session(spark: Session) -> None:
 
 
 @pytest.mark.parametrize("name", ["elsewhere", "`else-where`.`and``here`"])
-def test_a_renewed_session_keeps_its_schema(spark: Session, name: str) -> None:
+def test_a_renewed_session_keeps_its_schema(
+    spark: Session, other_session: Session, name: str
+) -> None:
+    # While anything is cached, some of Spark's commands fail in all sessions.
+    other_session.run("cache table cached as select 1 as one")
     spark.run(f"create namespace if not exists lake.{name.split('.')[0]}")
     spark.run(f"create namespace if not exists lake.{name}")
     spark.run(f"use lake.{name}")
@@ -115,6 +119,7 @@ def test_a_renewed_session_keeps_its_schema(spark: Session, name: str) -> None:
         {"name": "spark_catalog"}
     ]
     spark.run("use lake")
+    other_session.run("uncache table cached")
 
 
 READ_FILE = """

@@ -31,8 +31,9 @@ WORDS = re.compile(
     r"|`(?P<quoted>(?:[^`]|``)*)`|\w+",
     re.DOTALL,
 )
-# A command: a query would wait for the tasks of other statements.
-CURRENT_SCHEMA = "show current namespace"
+# A local relation needs no tasks, which would wait for those of other statements. While any session
+# has cached a table, `show current namespace` fails.
+CURRENT_SCHEMA = "select current_catalog() as catalog, current_schema() as name from values (1)"
 Result = TypeVar("Result")
 _numbers = itertools.count()
 
@@ -80,10 +81,10 @@ class Session(ServerSession):
     def _current_schema(self) -> str:
         """Return where names without a schema are looked up; empty if no catalog can be loaded."""
         try:
-            (row,) = self.fetch(self.run(CURRENT_SCHEMA)).to_pylist()
+            (row,) = self.query(CURRENT_SCHEMA).to_pylist()
         except StatementError:
             return ""  # no `use` has succeeded
-        return ".".join(filter(None, (quote(row["catalog"]), row["namespace"])))
+        return ".".join(filter(None, (quote(row["catalog"]), row["name"])))
 
     def query(self, sql: str, interpreted: bool = False) -> pa.Table:
         """Run a query and fetch all its rows, in one request.
