@@ -70,18 +70,21 @@ class TestManyRows(LetterCase):
 
 PARTS = """
 {{ config(materialized='incremental', unique_key=['ID', 'part'], merge_engine='spark') }}
-select 1 as id, 'a' as part, {{ 2 if is_incremental() else 1 }} as n
+select {% if is_incremental() %}{{ var('columns') }}{% else %}1 as id, 'a' as part, 1 as n{% endif %}
 """
 
 
-class TestPartOfTheKey:
-    """Once, Spark's MERGE failed if one column of several was in another case."""
+class TestMergesBySpark:
+    """In a MERGE, Spark does not find columns of cached rows that are spelled in another way."""
 
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         return {"parts.sql": PARTS}
 
-    def test_rows(self, project: Any) -> None:
-        run_dbt(["run"])
-        run_dbt(["run"])
+    @pytest.mark.parametrize(
+        "columns", ["1 as ID, 'a' as part, 2 as n", "2 as N, 'a' as Part, 1 as ID"]
+    )
+    def test_rows(self, project: Any, columns: str) -> None:
+        run_dbt(["run", "--full-refresh"])
+        run_dbt(["run", "--vars", str({"columns": columns})])
         assert rows(project, "select id, part, n from {schema}.parts") == [(1, "a", 2)]

@@ -186,9 +186,9 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Return a column as Spark can compare it."""
         return comparable_sql(column.quoted, column.data_type)
 
-    @available
-    @staticmethod
+    @available.parse(lambda *a: "")
     def get_merge_sql(
+        self,
         relation: BaseRelation,
         staging: BaseRelation,
         columns: Sequence[Column],
@@ -197,7 +197,9 @@ class MaterializationHooks(metaclass=AdapterMeta):
         """Return the MERGE of a staging table into a table."""
         from dbt.adapters.iceberg_stream.materializations.merge import spark_merge_sql
 
-        return spark_merge_sql(relation, staging, [column.name for column in columns], plan)
+        names = [column.name for column in columns]
+        staged = [column.name for column in self.get_columns_in_relation(staging)]
+        return spark_merge_sql(relation, staging, names, staged, plan)
 
     @available.parse(lambda self, layout, *a: layout)
     def spell_layout(self, layout: TableConfig, select: str, header: str | None) -> TableConfig:

@@ -25,6 +25,7 @@ from dbt.adapters.iceberg_stream.sql.merge import (
     keys_match_sql,
     merge_sql,
 )
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import split
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
@@ -175,6 +176,7 @@ def spark_merge_sql(
     relation: BaseRelation,
     staging: BaseRelation,
     columns: Sequence[str],
+    staged: Sequence[str],
     plan: Mapping[str, Any],
 ) -> str:
     """Return Spark's MERGE of a staging table into a table.
@@ -183,6 +185,7 @@ def spark_merge_sql(
         relation: the table.
         staging: the new rows.
         columns: names of the table's columns.
+        staged: names of the new rows' columns.
         plan: the plan of the macro `get_plan`.
     """
     clauses = MergeClauses(
@@ -196,7 +199,20 @@ def spark_merge_sql(
         source_action=plan["source_action"] or "",
         source_when=plan["source_when"] or "",
     )
-    return merge_sql(relation.render(), staging.render(), clauses)
+    return merge_sql(relation.render(), _spelled_as(columns, staging.render(), staged), clauses)
+
+
+def _spelled_as(columns: Sequence[str], staging: str, staged: Sequence[str]) -> str:
+    """Return what is merged, with its columns in the letter case of the table's.
+
+    In a MERGE, Spark does not find columns of cached rows that a condition spells in another way.
+    """
+    spelling = {name.lower(): name for name in columns}
+    pairs = [(name, spelling.get(name.lower(), name)) for name in staged]
+    if all(name == spelled for name, spelled in pairs):
+        return staging
+    selected = ", ".join(f"{quote(name)} as {quote(spelled)}" for name, spelled in pairs)
+    return f"(select {selected} from {staging})"
 
 
 def is_previewed(metadata: Metadata | None, branch: str) -> bool:
