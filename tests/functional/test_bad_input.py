@@ -94,8 +94,12 @@ def model(dbt, spark):
 """
 # What the message of each model says.
 REFUSED = {
-    "exits.py": ("The Python model model.test.exits raised SystemExit('no rows').",),
-    "canceled.py": ("The Python model model.test.canceled raised CancelledError().",),
+    "exits.py": (
+        "The Python model model.test.exits raised SystemExit('no rows'), which is no `Exception`.",
+    ),
+    "canceled.py": (
+        "The Python model model.test.canceled raised CancelledError(), which is no `Exception`.",
+    ),
     "no_table.sql": ("`nowhere`.`at_all` cannot be found",),
     "lazy.py": ("with name `nmae` cannot be resolved",),
     "eager.py": (

@@ -82,7 +82,12 @@ class TestMergesBySpark:
         return {"parts.sql": PARTS}
 
     @pytest.mark.parametrize(
-        "columns", ["1 as ID, 'a' as part, 2 as n", "2 as N, 'a' as Part, 1 as ID"]
+        "columns",
+        [
+            "1 as id, 'a' as part, 2 as n",
+            "1 as ID, 'a' as part, 2 as n",
+            "2 as N, 'a' as Part, 1 as ID",
+        ],
     )
     def test_rows(self, project: Any, columns: str) -> None:
         run_dbt(["run", "--full-refresh"])
