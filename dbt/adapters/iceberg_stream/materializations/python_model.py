@@ -143,8 +143,8 @@ def run_python_model(session: Session, name: str, code: str) -> Any:
     except BaseException as error:
         # Such as SystemExit: dbt would wait for its thread forever.
         raise DbtRuntimeError(
-            f"The Python model {name} raised {error!r}, which is no `Exception`. Return a table, or "
-            "raise an `Exception`."
+            f"The Python model {name} raised {error!r}, which is no `Exception`. Return a table, "
+            "or raise an `Exception`."
         ) from error
 
 
