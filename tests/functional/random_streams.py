@@ -148,6 +148,11 @@ KINDS = {
         lambda: Truth(key=("part", "id"), is_ordered=True),
     ),
     "by_equality": Kind(f"{ORDERED}, delete_encoding='equality'", lambda: Truth(is_ordered=True)),
+    "by_rewriting": Kind(
+        f"{ORDERED}, delete_encoding='copy_on_write'",
+        lambda: Truth(is_ordered=True),
+        others_write=False,
+    ),
     "kept": Kind("unique_key='id', ignore_null_updates=true", lambda: Truth(keeps_values=True)),
     "kept_ordered": Kind(
         f"{ORDERED}, ignore_null_updates=true", lambda: Truth(is_ordered=True, keeps_values=True)

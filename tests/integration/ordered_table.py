@@ -146,7 +146,9 @@ class OrderedTable:
         before = max(pending, before) if pending and before is not None else pending or before
         watermark = last if before is None else max(before, last)
         batch = WrittenBatch(batch_range, [delta], first=first, last=last, watermark=watermark)
-        return write_id, sink.add_to_index(batch, before) if keeps_keys else batch
+        if keeps_keys:
+            return write_id, sink.add_to_index(batch, before)
+        return write_id, batch.with_early_deletes(7.0)
 
     def actual(self) -> list[tuple[Any, ...]]:
         rows = duckdb_rows(self.lake, NAME[1], 'id, "value", "at"')

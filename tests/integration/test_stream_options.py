@@ -123,6 +123,20 @@ def test_late_changes(bed: MakeBed, layout: str, partition: str) -> None:
         assert made.rows() == last_of_each(changes[: begin + 20])
 
 
+@pytest.mark.parametrize("encoding", ["auto", "equality", "copy_on_write"])
+def test_deletes_are_remembered_after_a_compaction(bed: MakeBed, encoding: str) -> None:
+    made = bed(deletes="op = 'd'", sequence_by=("at",), delete_encoding=encoding)
+    options = "map('rewrite-all', 'true', 'delete-file-threshold', '1')"
+    for at, op, rows in ((1, "u", [1, 2]), (5, "d", [2]), (3, "u", [2]), (9, "u", [1, 2])):
+        made.land([{"id": 1, "a": "x", "b": 0, "at": at, "op": op}])
+        made.land([{"id": 2, "a": "y", "b": 0, "at": at, "op": "u"}])
+        made.drain()
+        assert made.rows("id") == [(key,) for key in rows]
+        made.spark.run(
+            f"call lake.system.rewrite_data_files(table => 's.{made.name}', options => {options})"
+        )
+
+
 @pytest.mark.parametrize("encoding", ["auto", "equality"])
 def test_late_changes_of_columns(bed: MakeBed, encoding: str) -> None:
     """Spark reads the table's rows then, and which keys are deleted."""

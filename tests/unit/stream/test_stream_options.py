@@ -95,11 +95,6 @@ def test_versions_need_one_column_that_orders_them() -> None:
         route_options(unique_key="id", stored_as_scd_type=2, sequence_by=["a", "b"])
 
 
-def test_what_a_table_without_deletes_cannot_remember() -> None:
-    with pytest.raises(CompilationError, match="`delete_encoding: copy_on_write` cannot be used"):
-        route_options(unique_key="id", sequence_by="at", delete_encoding="copy_on_write")
-
-
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -110,8 +105,7 @@ def test_what_a_table_without_deletes_cannot_remember() -> None:
         ({"delete_encoding": "position"}, False),
         ({"delete_encoding": "position", "compaction_share": 0.1}, True),
         ({"delete_encoding": "copy_on_write", "compaction_share": 0.1}, False),
-        ({"sequence_by": "at"}, False),
-        ({"sequence_by": "at", "compaction_share": 0.1}, False),
+        ({"sequence_by": "at"}, True),
         ({"unique_key": None, "compaction_share": 0.1}, False),
     ],
 )

@@ -143,8 +143,7 @@ class StreamOptions:
     @property
     def converts_deletes(self) -> bool:
         """Return whether the stream converts equality deletes if it has no key index."""
-        # Only equality deletes keep when a key was deleted.
-        if not self.keys or self.sequence_by or self.delete_encoding == "copy_on_write":
+        if not self.keys or self.delete_encoding == "copy_on_write":
             return False
         # Whoever asks for `equality` has few readers, and does not want to read the table.
         by_default = self.delete_encoding == "auto"
@@ -261,12 +260,6 @@ def _combination_errors(config: Mapping[str, Any]) -> list[str]:
         errors += [
             f"`{name}` needs a `unique_key`: without one, rows are appended" for name in without_key
         ]
-    encoding = config.get("delete_encoding")
-    if encoding == "copy_on_write" and config.get("sequence_by"):
-        errors.append(
-            "`delete_encoding: copy_on_write` cannot be used with `sequence_by`: it does not keep "
-            "when a key was deleted. Remove one of the two options"
-        )
     if config.get("columns") and config.get("except"):
         errors.append("`columns` and `except` exclude each other: set one of them")
     if config.get("stored_as_scd_type") == 2:

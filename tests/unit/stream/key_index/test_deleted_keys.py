@@ -76,7 +76,7 @@ def written(
     rows |= {f"{ORDER}0": orders, f"{ORDER}1": list(range(len(ids)))}
     batches = pa.table(rows | {DELETED: [value is None for value in values]}).to_batches()
     batch = WrittenBatch(BatchRange(None, {"n": 1}), [write_changes(plan, batches)])
-    return sink.add_to_index(batch, watermark)
+    return sink.add_to_index(batch, watermark) if indexed else batch.with_early_deletes(7.0)
 
 
 def apply(sink: Sink, *changes: Change, **settings: Any) -> None:

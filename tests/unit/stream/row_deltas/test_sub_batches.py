@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 import pytest
@@ -27,6 +26,8 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     without,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
+    DATA,
+    EQUALITY_DELETES,
     TASK_RESULT,
     Delta,
     MissingOrderValue,
@@ -38,7 +39,6 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
     MAX_OPEN,
-    POS,
     ROWS_PER_KEY,
     DeltaPlan,
     NewData,
@@ -253,14 +253,12 @@ def test_files_are_full_at_their_size(tmp_path: Path) -> None:
 
 def test_only_deletes_remember_what_orders_them(tmp_path: Path) -> None:
     steps = [Step(1, 1, order=4), Step(2, None, order=6)]
-    for by, names in ((("v",), ["id", "v"]), (("id",), ["id"]), ((), ["id"])):
+    for by, deletes in ((("v",), [{"id": 2, "v": 6}]), (("id",), None), ((), None)):
         delta = write_changes(plan(tmp_path, sequence_by=by, chunk_bytes=10_000), batches(steps, 9))
-        ((file, _),) = delta.sub_batches[0].equality_deletes
-        table = pq.read_table(file.location.removeprefix("x://"))
-        assert table.schema.names == names
-        assert table["id"].to_pylist() == [1, 2]
-        if "v" in names:
-            assert table["v"].to_pylist() == [None, 6]
+        (sub,) = delta.sub_batches
+        ((file, _),) = sub.equality_deletes
+        assert rows_of(file) == [{"id": 1}, {"id": 2}]
+        assert (None if sub.deletes is None else sub.deletes.to_pylist()) == deletes
 
 
 ORDERED_STEPS = st.lists(
@@ -299,17 +297,11 @@ def test_deletes_are_remembered_however_a_batch_is_cut(
             keeps_keys=keeps_keys,
         )
         (sub,) = write_changes(made, batches(steps, rows)).sub_batches
-        if keeps_keys:
-            assert sub.changed_keys is not None
-            tables = [sub.changed_keys.filter(pc.less(sub.changed_keys[POS], 0))]
-            tables += [] if sub.overtaken is None else [sub.overtaken]
-        else:
-            ((file, _),) = sub.equality_deletes
-            tables = [pq.read_table(file.location.removeprefix("x://"))]
+        assert bool(sub.equality_deletes) != keeps_keys
+        assert sub.deletes is not None
         remembered: dict[int | None, int] = {}
-        for row in (row for table in tables for row in table.to_pylist()):
-            if (order := row["v"]) is not None:
-                remembered[row["id"]] = max(order, remembered.get(row["id"], 0))
+        for row in sub.deletes.to_pylist():
+            remembered[row["id"]] = max(row["v"], remembered.get(row["id"], 0))
     assert remembered == deleted
 
 
@@ -348,12 +340,13 @@ def test_a_task_tells_what_it_has_made(tmp_path: Path) -> None:
     assert from_bytes(first["totals"]) == (4, 3, 1, 0, 3)
     assert {row["task"] for row in files} == {first["task"]}
     assert {row["sub_batch"] for row in files} == {0}
-    data = [row for row in files if row["is_data"]]
+    data = [row for row in files if row["content"] == DATA]
     assert sorted((from_bytes(r["partition"]), r["dead"]) for r in data) == [
         (("a",), [0]),
         (("b",), [0]),
     ]
-    assert [from_bytes(r["partition"]) for r in files if not r["is_data"]] == [()]
+    others = [(r["content"], from_bytes(r["partition"])) for r in files if r not in data]
+    assert others == [(EQUALITY_DELETES, ())]
     assert {r["file"]["location"] for r in files} == {f"x://{p}" for p in tmp_path.iterdir()}
 
 

@@ -37,7 +37,7 @@ from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions, find_positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import Delta, TooManyKeys
-from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
+from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan, deleted_schema
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     NOTHING_READ,
     BatchRange,
@@ -273,7 +273,7 @@ class BatchWriter:
             delta = write_here(plan, changes)
         except TooManyKeys as error:
             raise ArrowFallback from error
-        return self._batch(batch_range, [delta])
+        return self._batch(plan, batch_range, [delta])
 
     def _write(
         self,
@@ -333,8 +333,7 @@ class BatchWriter:
     def _deleted_schema(self, plan: DeltaPlan) -> pa.Schema:
         """Return the schema of deleted keys: the key columns, and those of the delete's time."""
         by = self.query.period[:1] or self.options.sequence_by
-        names = dict.fromkeys((*self.options.keys, *by))
-        return pa.schema([plan.schema.field(name).with_nullable(True) for name in names])
+        return deleted_schema(replace(plan, keys=self.options.keys, sequence_by=by))
 
     def _early_deletes(
         self, session: Session, plan: DeltaPlan, views: dict[str, DataFrame]
@@ -407,7 +406,7 @@ class BatchWriter:
         replaces: bool,
     ) -> WrittenBatch:
         deltas = self.runner(session, plan, sql, views)
-        batch = self._batch(batch_range, deltas)
+        batch = self._batch(plan, batch_range, deltas)
         if not self._locates_rows:
             return batch
         with ExitStack() as undo:
@@ -417,9 +416,13 @@ class BatchWriter:
         self.sink.remove(sorted({*batch.files} - {*target_deletes.files}))
         return target_deletes
 
-    def _batch(self, batch_range: BatchRange, deltas: list[Delta]) -> WrittenBatch:
+    def _batch(self, plan: DeltaPlan, batch_range: BatchRange, deltas: list[Delta]) -> WrittenBatch:
         first, last = _bounds(deltas) if self.options.sequence_by else (None, None)
-        return WrittenBatch(batch_range, deltas, as_json(first), as_json(last))
+        batch = WrittenBatch(batch_range, deltas, as_json(first), as_json(last))
+        # A key index compares them with the rows first.
+        return (
+            batch if plan.keeps_keys else batch.with_early_deletes(self.options.deleted_keys_days)
+        )
 
     def _locate_rows(
         self, session: Session, plan: DeltaPlan, batch: WrittenBatch, replaces: bool

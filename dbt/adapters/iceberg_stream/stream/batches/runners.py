@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.engines import arrow_offsets
@@ -18,6 +17,8 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas import changes, row_delta, sub_batch
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import ORDER, row_positions, without
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
+    DATA,
+    EQUALITY_DELETES,
     TASK_RESULT,
     Delta,
     MissingOrderValue,
@@ -33,6 +34,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
     DeltaPlan,
     NewData,
     SubBatch,
+    deleted_schema,
 )
 from dbt.adapters.iceberg_stream.tables.files import (
     casting,
@@ -133,8 +135,7 @@ def in_tasks(
         order = [name for name in names if name.startswith(ORDER)]
         keys = [quote(key) for key in plan.keys]
         frame = frame.repartition(*keys).sortWithinPartitions(*order)
-    # Workers write the changed keys to files: results of tasks have to be small.
-    in_order = replace(plan, ordered=True, keeps_keys=False)
+    in_order = replace(plan, ordered=True)
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from run_task(in_order, batches)
@@ -145,79 +146,39 @@ def in_tasks(
         rows = session.run_in_tasks(frame, work, TASK_RESULT, WORKER_CODE, **views).to_pylist()
         if refused := [row["refused"] for row in rows if row["refused"]]:
             raise StreamError(refused[0])
-        deltas = read_deltas(rows)
-        if plan.keeps_keys:
-            deltas = [read_changed_keys(plan, delta) for delta in deltas]
+        deltas = read_deltas(plan, rows)
         undo.pop_all()
     return deltas
 
 
-def read_changed_keys(plan: DeltaPlan, delta: Delta) -> Delta:
-    """Return a task's delta with its changed keys, in place of the files that have them.
-
-    Args:
-        plan: how the files were written.
-        delta: of a task.
-
-    Raises:
-        OSError: the storage refuses a file.
-    """
-    sub_batches = [_with_changed_keys(plan, sub) for sub in delta.sub_batches]
-    for sub in delta.sub_batches:
-        for file, _ in sub.equality_deletes:
-            with suppress(OSError):
-                plan.filesystem.delete_file(plan.path_of(file.location))
-    return replace(delta, sub_batches=sub_batches)
-
-
-def _with_changed_keys(plan: DeltaPlan, sub: SubBatch) -> SubBatch:
-    names = dict.fromkeys((*plan.keys, *plan.sequence_by))
-    # The keys of rows have no order in the files of changed keys.
-    schema = pa.schema([plan.schema.field(name).with_nullable(True) for name in names])
+def _rows(plan: DeltaPlan, sub: SubBatch) -> pa.Table:
+    """Return the rows of a task's data files, as `SubBatch` has them."""
     parts = []
     for number, new in enumerate(sub.data):
-        keys = _read_keys(plan, schema, new.file)
-        placed = _with_places(keys, number, row_positions(keys.num_rows))
+        keys = _read_keys(plan, new.file)
+        files = pa.repeat(pa.scalar(number, pa.int32()), keys.num_rows)
+        placed = keys.append_column(FILE, files).append_column(POS, row_positions(keys.num_rows))
         parts.append(without(placed, new.dead))
-    live = pa.concat_tables(parts) if parts else None
-    orders = [name for name in plan.sequence_by if name not in plan.keys]
-    overtaken = []
-    for file, _ in sub.equality_deletes:
-        keys = _read_keys(plan, schema, file)
-        # A changed key that has a row, too, is no error, except where deleted keys are kept.
-        if live is not None and plan.sequence_by:
-            upserted = merge_rows.Source(live, plan.keys).match(keys.select(plan.keys))
-            if orders:
-                deletes = keys.take(upserted.in_file)
-                overtaken.append(deletes.filter(pc.is_valid(deletes[orders[0]])))
-            keys = without(keys, upserted.in_file)
-        parts.append(_with_places(keys, -1, pa.repeat(pa.scalar(-1, pa.int64()), keys.num_rows)))
-    return replace(
-        sub,
-        equality_deletes=[],
-        changed_keys=pa.concat_tables(parts),
-        overtaken=pa.concat_tables(overtaken) if overtaken else None,
-    )
+    return pa.concat_tables(parts)
 
 
-def _read_keys(plan: DeltaPlan, schema: pa.Schema, file: WrittenFile) -> pa.Table:
+def _read_keys(plan: DeltaPlan, file: WrittenFile) -> pa.Table:
     with (
         plan.filesystem.open_input_file(plan.path_of(file.location)) as opened,
         pq.ParquetFile(opened) as parquet,
     ):
-        return read_rows(parquet, schema)
+        return read_rows(parquet, deleted_schema(plan))
 
 
-def _with_places(keys: pa.Table, file: int, positions: pa.Int64Array) -> pa.Table:
-    files = pa.repeat(pa.scalar(file, pa.int32()), keys.num_rows)
-    return keys.append_column(FILE, files).append_column(POS, positions)
-
-
-def read_deltas(rows: list[dict[str, Any]]) -> list[Delta]:
+def read_deltas(plan: DeltaPlan, rows: list[dict[str, Any]]) -> list[Delta]:
     """Return the deltas of the tasks.
 
     Args:
+        plan: how the files were written.
         rows: rows of TASK_RESULT, of all tasks.
+
+    Raises:
+        OSError: the storage refuses a file.
     """
     deltas: dict[str, Delta] = {}
     for row in rows:
@@ -229,10 +190,17 @@ def read_deltas(rows: list[dict[str, Any]]) -> list[Delta]:
         while len(delta.sub_batches) <= row["sub_batch"]:
             delta.sub_batches.append(SubBatch())
         files = delta.sub_batches[row["sub_batch"]]
-        file, partition = WrittenFile(**row["file"]), from_bytes(row["partition"])
-        if row["is_data"]:
+        file, content = WrittenFile(**row["file"]), row["content"]
+        if content == DATA:
             dead = pa.array(row["dead"], pa.int64())
-            files.data.append(NewData(file, partition, dead))
+            files.data.append(NewData(file, from_bytes(row["partition"]), dead))
+        elif content == EQUALITY_DELETES:
+            files.equality_deletes.append((file, from_bytes(row["partition"])))
         else:
-            files.equality_deletes.append((file, partition))
+            files.deletes = _read_keys(plan, file)
+            with suppress(OSError):
+                plan.filesystem.delete_file(plan.path_of(file.location))
+    if plan.keeps_keys:
+        for sub in (sub for delta in deltas.values() for sub in delta.sub_batches if sub.data):
+            sub.rows = _rows(plan, sub)
     return list(deltas.values())

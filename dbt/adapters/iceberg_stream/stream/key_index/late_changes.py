@@ -59,8 +59,6 @@ class LateChanges:
         deleted_by_others: files of keys that other streams have deleted.
         highest_of_others: the highest value of the first `sequence_by` column in the changes of
             other streams; None or null if there are none.
-        equality_deletes: locations of equality deletes, which have changed keys of earlier runs and
-            of other streams.
         missing: locations of such files that do not exist any more.
         followed: locations of files with deletes of others that pending changes were compared with.
     """
@@ -73,7 +71,6 @@ class LateChanges:
     deleted_keys: tuple[DeletedKeysFile, ...] = ()
     deleted_by_others: tuple[DeletedKeysFile, ...] = ()
     highest_of_others: pa.Scalar | None = None
-    equality_deletes: tuple[str, ...] = ()
     missing: set[str] = field(default_factory=set)
     followed: set[str] = field(default_factory=set)
     _highest_values: HighestValues = field(init=False)
@@ -83,7 +80,7 @@ class LateChanges:
 
     def clear(self) -> None:
         """Forget all deleted keys, because the next commit replaces the table's rows."""
-        self.deleted_keys, self.deleted_by_others, self.equality_deletes = (), (), ()
+        self.deleted_keys, self.deleted_by_others = (), ()
         self.highest_of_others = None
 
     def highest_in(self, files: Iterable[DataFile]) -> pa.Scalar:
@@ -209,8 +206,8 @@ class LateChanges:
 
     @property
     def of_others(self) -> tuple[str, ...]:
-        """The locations of all files with deletes of other streams."""
-        return (*self.equality_deletes, *(file.location for file in self.deleted_by_others))
+        """The locations of the files with deletes of other streams."""
+        return tuple(file.location for file in self.deleted_by_others)
 
     def read_deleted(self, location: str) -> Iterator[pa.Table]:
         """Yield deleted keys with their order.
@@ -225,8 +222,7 @@ class LateChanges:
         first = self.sequence_by[0]
         is_needed = partial(_may_reach, first, pc.min(changes[first]))
         files = (*self.deleted_keys, *self.deleted_by_others)
-        locations = [*self.equality_deletes, *(file.location for file in files)]
-        yield from self._read(target, locations, is_needed)
+        yield from self._read(target, [file.location for file in files], is_needed)
 
     def _read(
         self,
@@ -242,9 +238,7 @@ class LateChanges:
                     yield part
             except FileNotFoundError:
                 self.missing.add(location)
-                # Equality deletes are converted and expire.
-                if location not in self.equality_deletes:
-                    warn_of_missing(location)
+                warn_of_missing(location)
 
     def _target(self) -> WriteTarget:
         table = self.load()

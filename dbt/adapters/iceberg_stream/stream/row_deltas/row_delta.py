@@ -32,6 +32,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
     SubBatch,
 )
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.tables.files.uploads import Uploads
 
 FILE_TYPE = [
@@ -40,13 +41,15 @@ FILE_TYPE = [
     ("footer", pa.binary()),
     ("row_groups", pa.int32()),
 ]
+# What a file of a task has: rows, equality deletes, or deleted keys with their order.
+DATA, EQUALITY_DELETES, DELETED_KEYS = "data", "equality deletes", "deleted keys"
 # Rows that a task returns: one for each file, and one without a file for its totals or its error.
 TASK_RESULT = pa.schema(
     [
         ("task", pa.string()),
         ("sub_batch", pa.int32()),
         ("file", pa.struct(FILE_TYPE)),
-        ("is_data", pa.bool_()),
+        ("content", pa.string()),
         ("partition", pa.binary()),
         ("dead", pa.list_(pa.int64())),
         ("totals", pa.binary()),
@@ -187,7 +190,7 @@ class DeltaWriter:
     def _finish_sub_batch(self) -> None:
         sub_batch = self._sub_batch.close()
         self._finished.append(self._sub_batch)
-        if sub_batch.data or sub_batch.equality_deletes or sub_batch.changed_keys is not None:
+        if sub_batch.data or sub_batch.equality_deletes or sub_batch.deletes is not None:
             self._delta.sub_batches.append(sub_batch)
         self._sub_batch = OpenSubBatch(self._plan, self._uploads)
 
@@ -215,7 +218,7 @@ def run_task(plan: DeltaPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
         Rows of TASK_RESULT, for `read_deltas`.
     """
     try:
-        yield _as_rows(write_changes(plan, batches))
+        yield _as_rows(plan, write_changes(plan, batches))
     except (MissingOrderValue, ColumnError) as error:
         # An exception would make Spark retry the task in vain, and show a stack trace to the user.
         yield pa.RecordBatch.from_pylist([{"refused": str(error)}], TASK_RESULT)
@@ -247,16 +250,24 @@ def from_bytes(data: bytes) -> tuple[Any, ...]:
     return tuple(column[0].as_py() for column in batch.columns)
 
 
-def _as_rows(delta: Delta) -> pa.RecordBatch:
+def _as_rows(plan: DeltaPlan, delta: Delta) -> pa.RecordBatch:
     task = uuid.uuid4().hex
     totals = (delta.changes, delta.upserts, delta.deletes, delta.first, delta.last)
     rows: list[dict[str, Any]] = [{"task": task, "totals": to_bytes(totals)}]
     for number, sub_batch in enumerate(delta.sub_batches):
         origin = {"task": task, "sub_batch": number}
         for new in sub_batch.data:
-            file_fields = {"file": vars(new.file), "partition": to_bytes(new.partition)}
-            rows.append(origin | file_fields | {"is_data": True, "dead": new.dead.to_pylist()})
-        for file, partition in sub_batch.equality_deletes:
-            file_fields = {"file": vars(file), "partition": to_bytes(partition)}
-            rows.append(origin | file_fields | {"is_data": False})
+            partition, dead = to_bytes(new.partition), new.dead.to_pylist()
+            rows.append(origin | _of_file(DATA, new.file, partition) | {"dead": dead})
+        for file, values in sub_batch.equality_deletes:
+            rows.append(origin | _of_file(EQUALITY_DELETES, file, to_bytes(values)))
+        if sub_batch.deletes is not None:
+            # In files: results of tasks have to be small.
+            with plan.writer(sub_batch.deletes.schema) as writer:
+                writer.write(sub_batch.deletes, may_roll=False)
+                rows += [origin | _of_file(DELETED_KEYS, file) for file in writer.close()]
     return pa.RecordBatch.from_pylist(rows, TASK_RESULT)
+
+
+def _of_file(content: str, file: WrittenFile, partition: bytes | None = None) -> dict[str, Any]:
+    return {"content": content, "file": vars(file), "partition": partition}

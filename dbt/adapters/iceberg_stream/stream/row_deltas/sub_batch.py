@@ -8,7 +8,7 @@ Worker code: it imports the standard library, PyArrow and other worker code only
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -59,11 +59,10 @@ class DeltaPlan:
         max_keys: keys whose position in a sub-batch's files is remembered; with 0 each chunk is a
             sub-batch.
         ordered: whether changes of a key come in their order.
-        sequence_by: columns of the table that order the changes. Equality deletes have them, too,
-            which shows when a key was deleted.
+        sequence_by: columns of the table that order the changes.
         deletes_by_partition: whether all rows of a key are in the change's own partition.
-        keeps_keys: whether sub-batches have their changed keys in memory, for a key index, in place
-            of equality deletes.
+        keeps_keys: whether sub-batches have their changed keys, for a key index, in place of
+            equality deletes.
     """
 
     filesystem: fs.FileSystem
@@ -92,7 +91,7 @@ class DeltaPlan:
         """
         return f"{self.path}/{location.rsplit('/', 1)[1]}"
 
-    def writer(self, schema: pa.Schema, uploads: Uploads) -> RollingWriter:
+    def writer(self, schema: pa.Schema, uploads: Uploads | None = None) -> RollingWriter:
         """Return a writer of new files with a schema."""
         return RollingWriter(
             self.filesystem, schema, self.options, self.new_location, self.path_of, uploads
@@ -121,18 +120,17 @@ class SubBatch:
     Attributes:
         data: the data files.
         equality_deletes: the equality delete files, with the stored values of their partitions.
-        changed_keys: each changed key with its `sequence_by` columns, the position in `data` of
-            the file that has its row (FILE, -1 for a deleted key) and the row's position (POS);
-            None if equality deletes have the keys.
-        overtaken: keys of deletes that a newer change of the sub-batch has overtaken, with the
-            `sequence_by` columns of these deletes; None if there are none, or equality deletes have
-            them.
+        rows: the key of each row with its `sequence_by` columns, the position in `data` of its
+            file (FILE) and its own in the file (POS); None without a key index.
+        deletes: each deleted key with the `sequence_by` columns of its newest delete, also if a
+            newer change of the sub-batch has brought the key back; None if neither a key index nor
+            later changes are compared with them.
     """
 
     data: list[NewData] = field(default_factory=list)
     equality_deletes: list[tuple[WrittenFile, Partition]] = field(default_factory=list)
-    changed_keys: pa.Table | None = None
-    overtaken: pa.Table | None = None
+    rows: pa.Table | None = None
+    deletes: pa.Table | None = None
 
 
 class OpenSubBatch:
@@ -201,7 +199,7 @@ class OpenSubBatch:
         return live.num_rows, deletes.num_rows
 
     def close(self) -> SubBatch:
-        """Finish the data files, and write the equality deletes."""
+        """Finish the data files, and write the equality deletes, if there are any."""
         self._finish_data()
         finished = {file.location: file for w in self._closed for file in w.finished}
         data = [
@@ -210,17 +208,15 @@ class OpenSubBatch:
                 zip(self._files, self._partitions, strict=True)
             )
         ]
-        if self._plan.keeps_keys and self._last is not None:
-            columns = {**_stored_columns(self._plan), FILE: FILE, POS: POS}
-            changed_keys = self._last.select(list(columns)).rename_columns(list(columns.values()))
-            overtaken = None
-            if self._overtaken:
-                stored = _stored_columns(self._plan)
-                overtaken = self._overtaken_deletes().select(list(stored))
-                overtaken = overtaken.rename_columns(list(stored.values()))
-            sub_batch = SubBatch(data, changed_keys=changed_keys, overtaken=overtaken)
-        else:
-            sub_batch = SubBatch(data, list(self._write_equality_deletes()))
+        sub_batch = SubBatch(data)
+        if self._last is not None:
+            if self._plan.keeps_keys:
+                rows = self._last.filter(pc.greater_equal(self._last[POS], 0))
+                sub_batch.rows = _with_names(self._plan, rows, (FILE, POS))
+            else:
+                sub_batch.equality_deletes = list(self._write_equality_deletes(self._last))
+            if self._plan.keeps_keys or self._has_order:
+                sub_batch.deletes = self._deleted_keys(self._last)
         self._last = None
         return sub_batch
 
@@ -263,8 +259,7 @@ class OpenSubBatch:
 
     def _add_overtaken(self, deletes: pa.Table) -> None:
         if self._has_order and deletes.num_rows:
-            columns = [*_stored_columns(self._plan), *_partition_columns(deletes)]
-            self._overtaken.append(deletes.select(columns))
+            self._overtaken.append(deletes.select([*self._plan.keys, *order_columns(deletes)]))
 
     def _overtaken_deletes(self) -> pa.Table:
         """Return the newest delete of each key that has a row now."""
@@ -317,28 +312,14 @@ class OpenSubBatch:
             self._closed.append(writer)
         self._open = {}
 
-    def _write_equality_deletes(self) -> Iterator[tuple[WrittenFile, Partition]]:
-        """Write all changed keys: each may have a row in an earlier sub-batch or commit.
-
-        The order of a row is in the row. A delete of another writer's has none, so that what would
-        be left of the row's order here would be taken for the order of its delete.
-        """
-        if self._last is None:
-            return
-        stored = _stored_columns(self._plan)
-        columns, names = list(stored), list(stored.values())
-        fields = [self._plan.schema.field(name) for name in names]
-        schema = pa.schema(
-            [f if f.name in self._plan.keys else f.with_nullable(True) for f in fields]
-        )
-        last = self._last
-        if self._has_order:
-            last = self._with_times_of_deletes(last)
+    def _write_equality_deletes(self, last: pa.Table) -> Iterator[tuple[WrittenFile, Partition]]:
+        """Write all changed keys: each may have a row in an earlier sub-batch or commit."""
+        schema = pa.schema([self._plan.schema.field(key) for key in self._plan.keys])
         parts: Iterable[tuple[Partition, pa.Table]] = [((), last)]
         if self._plan.deletes_by_partition:
             parts = split(last)
         for partition, part in parts:
-            keys = part.select(columns).rename_columns(names).combine_chunks()
+            keys = part.select(self._plan.keys).combine_chunks()
             batches = [conform(batch, schema) for batch in keys.to_batches()]
             writer = self._plan.writer(schema, self._uploads)
             self._deletes.append(writer)
@@ -346,31 +327,33 @@ class OpenSubBatch:
             for file in writer.close():
                 yield file, partition
 
-    def _with_times_of_deletes(self, last: pa.Table) -> pa.Table:
-        """Return changed keys with the order of their newest delete, or null."""
-        has_row = pc.greater_equal(last[POS], 0)
-        columns = [*_stored_columns(self._plan), *_partition_columns(last)]
-        deletes = [last.filter(pc.invert(has_row)).select(columns)]
-        rows = last.filter(has_row).select(columns)
+    def _deleted_keys(self, last: pa.Table) -> pa.Table:
+        """Return the newest delete of each key that the sub-batch deletes, for good or not."""
+        deletes = [last.filter(pc.less(last[POS], 0))]
         if self._overtaken:
             deletes.append(self._overtaken_deletes())
-            keys = deletes[-1].select(self._plan.keys)
-            rows = without(rows, Source(rows, self._plan.keys).match(keys).in_source)
-        for name in order_columns(rows):
-            none = pa.nulls(rows.num_rows, rows[name].type)
-            rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), none)
-        return pa.concat_tables([rows, *deletes])
+        keys = pa.concat_tables([_with_names(self._plan, part) for part in deletes])
+        schema = deleted_schema(self._plan)
+        batches = [conform(batch, schema) for batch in keys.combine_chunks().to_batches()]
+        return pa.Table.from_batches(batches, schema)
 
     def _dead_rows(self, number: int) -> pa.Int64Array:
         positions = pa.chunked_array(self._dead.get(number, []), pa.int64())
         return positions.combine_chunks().sort()
 
 
-def _stored_columns(plan: DeltaPlan) -> dict[str, str]:
-    """Return the columns of the table that identify and order changes, by those of changes."""
+def deleted_schema(plan: DeltaPlan) -> pa.Schema:
+    """Return the schema of deleted keys: the columns that identify and order changes."""
+    names = dict.fromkeys((*plan.keys, *plan.sequence_by))
+    return pa.schema([plan.schema.field(name).with_nullable(True) for name in names])
+
+
+def _with_names(plan: DeltaPlan, rows: pa.Table, others: Sequence[str] = ()) -> pa.Table:
+    """Return keys, order and other columns of changes, with the names that the table has."""
     orders = {f"{ORDER}{n}": name for n, name in enumerate(plan.sequence_by)}
-    others = {order: name for order, name in orders.items() if name not in plan.keys}
-    return {key: key for key in plan.keys} | others
+    new = {order: name for order, name in orders.items() if name not in plan.keys}
+    columns = [*plan.keys, *new, *others]
+    return rows.select(columns).rename_columns([new.get(name, name) for name in columns])
 
 
 def _with_positions(rows: pa.Table, file: pa.Array, pos: pa.Array) -> pa.Table:

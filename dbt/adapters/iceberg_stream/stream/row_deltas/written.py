@@ -142,18 +142,31 @@ class WrittenBatch:
         batch = self._map_sub_batches(lambda sub: replace(sub, equality_deletes=[]))
         return replace(batch, target_deletes=target_deletes)
 
+    def with_early_deletes(self, days: float) -> WrittenBatch:
+        """Return the batch with the deletes of its sub-batches to keep for later batches.
+
+        Args:
+            days: for which they are kept.
+        """
+        subs = [sub for delta in self.deltas for sub in delta.sub_batches]
+        deletes = [sub.deletes for sub in subs if sub.deletes is not None and sub.deletes.num_rows]
+        if not deletes:
+            return self
+        batch = self._map_sub_batches(lambda sub: replace(sub, deletes=None))
+        return replace(batch, early_deletes=EarlyDeletes(pa.concat_tables(deletes), days))
+
     def changed_keys(self) -> list[ChangedKeys]:
         """Return the changed keys of all sub-batches, in their order."""
         changes = []
         for sub in (sub for delta in self.deltas for sub in delta.sub_batches):
-            if sub.overtaken is not None and sub.overtaken.num_rows:
-                changes.append(ChangedKeys.of_deletes(sub.overtaken))
-            if sub.changed_keys is not None:
+            if sub.deletes is not None and sub.deletes.num_rows:
+                changes.append(ChangedKeys.of_deletes(sub.deletes))
+            if sub.rows is not None and sub.rows.num_rows:
                 changes.append(
                     ChangedKeys(
-                        sub.changed_keys.drop_columns([FILE, POS]),
-                        sub.changed_keys[FILE].combine_chunks(),
-                        sub.changed_keys[POS].combine_chunks(),
+                        sub.rows.drop_columns([FILE, POS]),
+                        sub.rows[FILE].combine_chunks(),
+                        sub.rows[POS].combine_chunks(),
                         [new.file.location for new in sub.data],
                         [new.dead for new in sub.data],
                     )
@@ -166,7 +179,7 @@ class WrittenBatch:
         Args:
             indexed: the batch in the index.
         """
-        batch = self._map_sub_batches(lambda sub: replace(sub, changed_keys=None, overtaken=None))
+        batch = self._map_sub_batches(lambda sub: replace(sub, rows=None, deletes=None))
         return replace(batch, indexed=indexed)
 
     def with_files(self, replacements: Mapping[str, WrittenFile | None]) -> WrittenBatch:

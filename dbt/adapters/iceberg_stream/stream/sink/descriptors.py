@@ -43,8 +43,7 @@ from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
     DeletionVector,
     write_deletion_vectors,
 )
-from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
-from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile, read_footer
+from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_key
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
@@ -68,7 +67,7 @@ class Descriptors:
         self._v3 = metadata["format-version"] >= 3
         properties = dict(target.properties)
         self._data = Describer(target.schema, properties, target.spec.spec_id)
-        self._key_describers: dict[tuple[tuple[int, ...], int], Describer] = {}
+        self._key_describers: dict[int, Describer] = {}
         global_spec = unpartitioned(metadata)
         self._global_spec_id = target.spec.spec_id if global_spec is None else global_spec.spec_id
         # Other writers may have added files of another spec since the files were planned.
@@ -173,21 +172,19 @@ class Descriptors:
         return describe_in_place(schema, dict(self._target.properties), old, new)
 
     def _equality(self, file: WrittenFile, partition: Partition) -> DataFile:
-        numbers = map(field_id, _footer_schema(file))
-        ids = tuple(number for number in numbers if number is not None)
         key = self._key(partition) if self._by_partition else None
         spec = self._target.spec.spec_id if key is not None else self._global_spec_id
-        return self._describer(ids, spec).describe(
+        return self._key_describer(spec).describe(
             file, key, content=DataFileContent.EQUALITY_DELETES, equality_ids=self._key_ids
         )
 
-    def _describer(self, ids: tuple[int, ...], spec: int) -> Describer:
-        """Return the describer of files that have only some of the table's columns."""
-        if (ids, spec) not in self._key_describers:
+    def _key_describer(self, spec: int) -> Describer:
+        """Return the describer of files that have only the keys."""
+        if spec not in self._key_describers:
             table = self._target.schema
-            schema = table.select(*(str(table.find_column_name(number)) for number in ids))
-            self._key_describers[ids, spec] = Describer(schema, dict(self._target.properties), spec)
-        return self._key_describers[ids, spec]
+            schema = table.select(*(str(table.find_column_name(n)) for n in self._key_ids))
+            self._key_describers[spec] = Describer(schema, dict(self._target.properties), spec)
+        return self._key_describers[spec]
 
     def _vectors(self, name: str, data: list[tuple[DataFile, NewData]]) -> list[DataFile]:
         vectors = [DeletionVector(file, new.dead.to_pylist()) for file, new in data]
@@ -253,7 +250,3 @@ def specs_with_data(io: FileIO, metadata: Metadata) -> set[int]:
         if manifest.content == ManifestContent.DATA
         and (manifest.has_added_files() or manifest.has_existing_files())
     }
-
-
-def _footer_schema(file: WrittenFile) -> pa.Schema:
-    return read_footer(file.footer).schema.to_arrow_schema()

@@ -451,4 +451,4 @@ class Sink(ClaimedTable):
         """
         if self.replaces:
             return []
-        return deleted_keys(self._load(), self.progress.sink_id, is_versioned, schema, self.keys)
+        return deleted_keys(self._load(), self.progress.sink_id, is_versioned, schema)

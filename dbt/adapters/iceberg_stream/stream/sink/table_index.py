@@ -41,7 +41,6 @@ from dbt.adapters.iceberg_stream.stream.sink.progress import (
 from dbt.adapters.iceberg_stream.stream.sink.sink_commit import unchanged
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 from dbt.adapters.iceberg_stream.tables.deletes.equality import (
-    deletes_of_keys,
     equality_delete_files,
 )
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
@@ -177,9 +176,7 @@ def late_changes(
         refresh: whether the run replaces all rows.
     """
     schema = file_schema(base, updates, tuple(dict.fromkeys((*keys, *order.sequence_by))))
-    # Equality deletes of other writers lack the columns of the order.
-    optional = pa.schema([field.with_nullable(True) for field in schema])
-    finder = LateChanges(optional, keys, order.sequence_by, order.deleted_keys_days, load)
+    finder = LateChanges(schema, keys, order.sequence_by, order.deleted_keys_days, load)
     if not refresh:
         finder.deleted_keys = deleted_keys_files(base.metadata, sink_id)
         _find_deletes_of_others(finder, base, sink_id)
@@ -192,44 +189,35 @@ def _find_deletes_of_others(finder: LateChanges, base: LoadedTable, sink_id: str
     column = finder.schema.field(finder.sequence_by[0])
     others = deleted_keys_of_others(base, sink_id, finder.schema)
     finder.deleted_by_others = tuple(file for files in others.values() for file in files)
-    keys = [finder.schema.field(name) for name in finder.keys]
-    finder.equality_deletes = _equality_deletes(base, keys)
     # Their rows have bounds; the watermark is needed for what they have deleted.
     streams = {*recorded_ids(base.metadata), *others} - {sink_id}
     finder.highest_of_others = watermark_of_others(base.metadata, column, streams)
 
 
 def deleted_keys(
-    base: LoadedTable, sink_id: str, is_versioned: bool, schema: pa.Schema, keys: Sequence[str]
+    base: LoadedTable, sink_id: str, is_versioned: bool, schema: pa.Schema
 ) -> list[str]:
     """Return the locations of files with the keys that were deleted, and with their order.
 
     Args:
         base: the table.
         sink_id: of the stream.
-        is_versioned: whether the table has versions, of which equality deletes delete each.
+        is_versioned: whether the table has all versions of its rows: only the stream's own deletes.
         schema: of the stream's keys and the columns of their order.
-        keys: names of the keys.
     """
     target = WriteTarget.of(base.metadata, base.io)
-    own = [file.location for file in deleted_keys_files(base.metadata, sink_id)]
+    files = [*deleted_keys_files(base.metadata, sink_id)]
     if not is_versioned:
-        others = deleted_keys_of_others(base, sink_id, schema)
-        own += [file.location for files in others.values() for file in files]
-    infos = target.filesystem().get_file_info([target.path_of(location) for location in own])
-    fields = [schema.field(name) for name in keys]
-    locations = [] if is_versioned else [*_equality_deletes(base, fields)]
-    for location, info in zip(own, infos, strict=True):
+        for of_other in deleted_keys_of_others(base, sink_id, schema).values():
+            files += of_other
+    paths = [target.path_of(file.location) for file in files]
+    locations = []
+    for file, info in zip(files, target.filesystem().get_file_info(paths), strict=True):
         if info.type == fs.FileType.NotFound:
-            warn_of_missing(location)
+            warn_of_missing(file.location)
         else:
-            locations.append(location)
+            locations.append(file.location)
     return locations
-
-
-def _equality_deletes(base: LoadedTable, keys: Sequence[pa.Field]) -> tuple[str, ...]:
-    """Return the locations of equality delete files that have changed keys with these columns."""
-    return tuple(item.data_file.file_path for item in deletes_of_keys(base, keys))
 
 
 def follow_index(index: KeyIndex, base: LoadedTable, schema: pa.Schema, sink_id: str) -> None:
