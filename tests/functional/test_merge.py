@@ -223,7 +223,7 @@ select * from values (1, 'x', 0) as t(a, b, v)
 
 RANDOM = """
 {{ config(materialized='incremental', incremental_strategy='merge', unique_key='id',
-    merge_engine=var('engine')) }}
+    merge_engine=var('engine', 'auto')) }}
 select id, uuid() as token from range(2)
 """
 
@@ -245,7 +245,7 @@ select 1 as id, 2 as n
 
 ROUNDED = """
 {{ config(materialized='incremental', incremental_strategy=var('strategy', 'merge'), unique_key='ID',
-    merge_engine=var('engine')) }}
+    merge_engine=var('engine', 'auto')) }}
 select cast({{ var('value', '1.30') }} as decimal(9, {{ var('scale', 1) }})) as id, 1 as n
 """
 
@@ -327,17 +327,12 @@ class TestRefusedIncrements:
             "rounded.sql": ROUNDED,
         }
 
-    @pytest.fixture(scope="class")
-    def project_config_update(self) -> dict[str, Any]:
-        return {"vars": {"engine": "spark"}}
-
-    def test_values_that_only_the_adapter_merges(self, project: Any) -> None:
-        run_dbt(["run", "--select", "random"])
+    @pytest.mark.parametrize("engine", ["spark", "rewrite"])
+    def test_values_that_are_computed_anew(self, project: Any, engine: str) -> None:
+        command = ["run", "--select", "random", "--vars", f"engine: {engine}"]
+        run_dbt(command)
         before = rows(project, "select * from {schema}.random")
-        message = run_dbt(["run", "--select", "random"], expect_pass=False)[0].message
-        assert "set `merge_engine: rewrite`" in message
-        assert rows(project, "select * from {schema}.random") == before
-        run_dbt(["run", "--select", "random", "--vars", "engine: rewrite"])
+        run_dbt(command)
         after = rows(project, "select * from {schema}.random")
         assert len(after) == len(before) == 2
         assert not set(after) & set(before)

@@ -202,25 +202,45 @@ def roll_back(lake: IcebergCatalog, snapshot_id: int) -> None:
     lake.commit(base, (), (SetSnapshotRefUpdate.model_validate(reference),))
 
 
+def compact_and_expire(spark: Session, table: str) -> None:
+    options = "map('rewrite-all', 'true')"
+    spark.fetch(
+        spark.run(f"call lake.system.rewrite_data_files(table => '{table}', options => {options})")
+    )
+    time.sleep(0.01)
+    spark.fetch(
+        spark.run(
+            f"call lake.system.expire_snapshots(table => '{table}', retain_last => 1, "
+            "older_than => timestamp '2999-01-01 00:00:00')"
+        )
+    )
+
+
+def test_rolled_back_compacted_and_expired(lake: IcebergCatalog, spark: Session) -> None:
+    name = ("s", "rolled_back")
+    make_table(lake, name=name)
+    sink = open_sink(lake, name)
+    first = commit(sink, [Change(1, "x")], 1)
+    commit(sink, [Change(2, "y")], 2)
+    assert first is not None
+    spark.run(
+        "call lake.system.rollback_to_snapshot("
+        f"table => 's.rolled_back', snapshot_id => {first.snapshot.snapshot_id})"
+    )
+    compact_and_expire(spark, "s.rolled_back")
+    with pytest.raises(RolledBack, match="rolled back"):
+        commit(sink, [Change(3, "z")], 3)
+    with pytest.raises(RolledBack, match="iceberg-stream resume"):
+        open_sink(lake, name)
+
+
 def test_compacted_and_expired(lake: IcebergCatalog, spark: Session) -> None:
     name = ("s", "compacted")
     make_table(lake, name=name)
     sink = open_sink(lake, name)
     for number in range(4):
         commit(sink, [Change(number, "x"), Change(0, str(number))], number)
-    spark.fetch(
-        spark.run(
-            "call lake.system.rewrite_data_files(table => 's.compacted', "
-            "options => map('rewrite-all', 'true'))"
-        )
-    )
-    time.sleep(0.01)
-    spark.fetch(
-        spark.run(
-            "call lake.system.expire_snapshots(table => 's.compacted', retain_last => 1, "
-            "older_than => timestamp '2999-01-01 00:00:00')"
-        )
-    )
+    compact_and_expire(spark, "s.compacted")
     spark.run("insert into s.compacted values (9, 'a', 'theirs')")
     again = open_sink(lake, name)
     assert again.progress.frontier == {"offset": 3}

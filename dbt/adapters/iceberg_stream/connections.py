@@ -167,6 +167,20 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             return None
         return handle.few_rows(query)
 
+    def stage(self, view: str, query: str) -> None:
+        """Run a query, and keep its rows as a temporary view of this thread's session.
+
+        Args:
+            view: name of the view.
+            query: the query.
+
+        Raises:
+            DbtDatabaseError: the query failed.
+        """
+        logger.debug(f"Staging the rows of a query as {view}:\n{query}")
+        with self.exception_handler(query):
+            self.get_thread_connection().handle.stage(view, query)
+
     def append_few_rows(
         self, name: QualifiedName, query: str, branch: str | None
     ) -> Outcome | None:

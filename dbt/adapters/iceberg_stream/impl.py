@@ -346,6 +346,11 @@ class IcebergStreamAdapter(
         with self.connections.exception_handler(sql):
             return self._columns(self.session.schema(self.prepare(query)))
 
+    @available.parse_none
+    def stage_rows(self, staging: BaseRelation, query: str) -> None:
+        """Run a query once, and keep its rows as a temporary view."""
+        self.connections.stage(str(staging.identifier), query)
+
     def _columns(self, columns: Iterable[tuple[str, str]]) -> list[IcebergStreamColumn]:
         return [self.Column(name, dtype) for name, dtype in columns]
 

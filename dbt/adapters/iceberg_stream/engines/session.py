@@ -56,6 +56,19 @@ class Session(ServerSession):
         with self._runs():
             return self._client.run(sql)
 
+    def stage(self, view: str, sql: str) -> None:
+        """Run a query, and create a temporary view of its rows.
+
+        The rows stay as they are, while Spark computes those of `cache table` again after each
+        write, of any session, to a table that the query reads.
+
+        Args:
+            view: name of the view.
+            sql: the query.
+        """
+        with self._runs():
+            self._client.stage(view, sql)
+
     def refresh(self, table: str) -> None:
         """Refresh what Spark has cached of a table, for all sessions of the server.
 

@@ -19,9 +19,11 @@ from grpc_status import rpc_status
 from pyspark.sql.connect.proto import (
     SQL,
     AnalyzePlanRequest,
+    CheckpointCommand,
     CloneSessionRequest,
     Command,
     ConfigRequest,
+    CreateDataFrameViewCommand,
     DataType,
     ExecutePlanRequest,
     ExecutePlanResponse,
@@ -31,6 +33,7 @@ from pyspark.sql.connect.proto import (
     Plan,
     Relation,
     ReleaseSessionRequest,
+    RemoveCachedRemoteRelationCommand,
     ResultChunkingOptions,
     SqlCommand,
     UserContext,
@@ -117,6 +120,28 @@ class SqlClient:
             if response.HasField("sql_command_result"):
                 result = response.sql_command_result.relation
         return result
+
+    def stage(self, view: str, sql: str) -> None:
+        """Run a query, and create a temporary view of its rows, which the server keeps.
+
+        Args:
+            view: name of the view.
+            sql: the query.
+        """
+        command = CheckpointCommand(relation=query(sql), local=True, eager=True)
+        kept = Relation()
+        for response in self._execute(Plan(command=Command(checkpoint_command=command))):
+            if response.HasField("checkpoint_command_result"):
+                relation = response.checkpoint_command_result.relation
+                kept.cached_remote_relation.CopyFrom(relation)
+        create = CreateDataFrameViewCommand(input=kept, name=view, replace=True)
+        forget = RemoveCachedRemoteRelationCommand(relation=kept.cached_remote_relation)
+        for then in (
+            Command(create_dataframe_view=create),
+            Command(remove_cached_remote_relation_command=forget),
+        ):
+            for _ in self._execute(Plan(command=then)):
+                pass
 
     def rows(self, relation: Relation) -> Generator[DataType.Struct | pa.RecordBatch, None, None]:
         """Run a query, and yield the schema of its rows, then the rows in batches.

@@ -94,12 +94,6 @@ ADVICE = (
         "updates the table's row. Make the model return one row for each key.",
     ),
     (
-        r'INVALID_NON_DETERMINISTIC_EXPRESSIONS.*"exists\(',
-        "Spark's MERGE cannot take new rows with values such as rand() or uuid(), which differ "
-        "each time they are computed. Compute them in a table that the model reads, or set "
-        "`merge_engine: rewrite`.",
-    ),
-    (
         r"UNRESOLVED_COLUMN[^`]*`DBT_INTERNAL_SOURCE`",
         "The new rows do not have this column. If the table has it and the model no longer returns "
         "it, set `on_schema_change` to append_new_columns, which keeps the column, or to "

@@ -193,6 +193,30 @@ class SessionHandle:
         fetched = self.with_valid_token(lambda: small_tables.fetch(self.session, prepared, views))
         return None if fetched is None else fetched[0]
 
+    def stage(self, view: str, query: str) -> None:
+        """Run a query, and keep its rows as a temporary view.
+
+        Args:
+            view: name of the view.
+            query: the query.
+
+        Raises:
+            CompilationError: as for `prepare`.
+            StatementError: the query failed.
+        """
+        self.refuse_if_canceled()
+        prepared = self.prepare(query)
+        read = reads(prepared)
+        self.reusable = False
+        self.progress.start(view)
+        try:
+            before = self.read_set_of(read)
+            self.with_valid_token(lambda: self.session.stage(view, prepared))
+        finally:
+            self.progress.finish()
+        self.views[view.lower()] = read and read.of_tables()
+        self.cached[view.lower()] = before
+
     def prepare(self, sql: str) -> str:
         """Return a statement with what it needs of functions, the catalog and a build.
 

@@ -103,10 +103,17 @@ def test_small_files_go_side_by_side_and_keep_their_order(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("chunk_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("others", [[], ["name"]])
-def test_nan_is_one_key_whatever_its_bits_are(
-    tmp_path: Path, chunk_bytes: int, others: list[str]
+@pytest.mark.parametrize(
+    "bits",
+    [
+        [0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000],
+        [0x8000000000000000, 0x0000000000000000],
+    ],
+    ids=["nan", "zero"],
+)
+def test_floats_that_are_equal_are_one_key_whatever_their_bits_are(
+    tmp_path: Path, chunk_bytes: int, others: list[str], bits: list[int]
 ) -> None:
-    bits = [0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000]
     ids = pa.array(np.array(bits, np.uint64).view(np.float64))
     schema = SCHEMA.set(0, SCHEMA.field(0).with_type(pa.float64()))
     changes = [

@@ -84,8 +84,10 @@ def _ranks(changes: pa.Table, names: Sequence[str]) -> pa.Int64Array:
     return pc.sort_indices(order).cast(pa.int64())
 
 
-def with_one_nan(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return changes with one NaN in their keys: NaN equals NaN, whatever its bits are.
+def with_one_zero(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return changes with one zero and one NaN in their keys, as Spark compares them.
+
+    Readers compare the bits: for equality deletes, 0.0 is not -0.0.
 
     Args:
         changes: the changes.
@@ -94,7 +96,8 @@ def with_one_nan(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
     for name in keys:
         if pa.types.is_floating(changes.schema.field(name).type):
             at = changes.schema.get_field_index(name)
-            changes = changes.set_column(at, changes.schema.field(at), one_nan(changes[name]))
+            values = pc.add(one_nan(changes[name]), pa.scalar(0.0, changes[name].type))
+            changes = changes.set_column(at, changes.schema.field(at), values)
     return changes
 
 

@@ -224,7 +224,11 @@ class ClaimedTable:
     def _set(self, progress: Progress) -> None:
         base = self._load()
         recorded = require_current_run(base.metadata, self.progress)
-        progress = replace(progress, sequence_number=recorded.sequence_number)
+        progress = replace(
+            progress,
+            sequence_number=recorded.sequence_number,
+            snapshot_id=recorded.snapshot_id,
+        )
         self.catalog.commit(base, unchanged(base), (progress.as_property(),))
         self.progress = progress
 

@@ -59,6 +59,7 @@ class Progress:
         recorded: milliseconds since the epoch when the table's property was written; 0 if the
             progress is not from the property.
         sequence_number: of the commit's snapshot; None if it is not known.
+        snapshot_id: of the commit's snapshot; None if it is not known.
         must_refresh: whether a full refresh has begun that must end before the stream continues,
             because it has no progress to continue from, and the table has rows.
         may_be_staged: whether a full refresh may have left its staged table.
@@ -73,6 +74,7 @@ class Progress:
     ordered_by: int | None = field(default=None, compare=False)
     recorded: int = field(default=0, compare=False)
     sequence_number: int | None = field(default=None, compare=False)
+    snapshot_id: int | None = field(default=None, compare=False)
     must_refresh: bool = field(default=False, compare=False)
     may_be_staged: bool = field(default=False, compare=False)
 
@@ -107,6 +109,8 @@ class Progress:
             payload["ordered-by"] = self.ordered_by
         if self.sequence_number is not None:
             payload["sequence-number"] = self.sequence_number
+        if self.snapshot_id is not None:
+            payload["snapshot-id"] = self.snapshot_id
         if self.must_refresh:
             payload["must-refresh"] = True
         if self.may_be_staged:
@@ -285,6 +289,7 @@ def read_property(metadata: Metadata, sink_id: str) -> Progress | None:
         payload.get("ordered-by"),
         payload["recorded"],
         payload.get("sequence-number"),
+        payload.get("snapshot-id"),
         payload.get("must-refresh", False),
         payload.get("may-be-staged", False),
     )
@@ -431,7 +436,8 @@ def _may_have_expired(metadata: Metadata, recorded: Progress) -> bool:
 
     It cannot if the table's first snapshot is known, as after `create or replace`. Sequence numbers
     only grow: if an ancestor has a lower one than the commit, all ancestors after it are known, and
-    the commit is none of them.
+    the commit is none of them. If the oldest known ancestor has the next number, its parent is the
+    commit, or another snapshot that the table was rolled back to.
     """
     number = recorded.sequence_number
     if number is None:
@@ -444,8 +450,14 @@ def _may_have_expired(metadata: Metadata, recorded: Progress) -> bool:
         return False
     if number is None:
         return True
-    numbers = [int(snapshot.get("sequence-number") or 0) for snapshot in _ancestors(metadata)]
-    return bool(numbers) and min(numbers) >= number
+    ancestors = [*_ancestors(metadata)]
+    if not ancestors:
+        return False
+    first = int(ancestors[-1].get("sequence-number") or 0)
+    if first == number + 1 and recorded.snapshot_id is not None:
+        # PyIceberg removes parents that it expires.
+        return ancestors[-1].get("parent-snapshot-id") in (None, recorded.snapshot_id)
+    return first >= number
 
 
 def _rolled_back(sink_id: str, now: Progress | None, ahead: Progress) -> RolledBack:

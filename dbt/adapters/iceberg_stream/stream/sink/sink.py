@@ -284,7 +284,8 @@ class Sink(ClaimedTable):
                 )
 
         def progress_update(snapshot: Mapping[str, Any]) -> tuple[TableUpdate, ...]:
-            progress = replace(ahead, sequence_number=snapshot["sequence-number"])
+            number, snapshot_id = snapshot["sequence-number"], snapshot["snapshot-id"]
+            progress = replace(ahead, sequence_number=number, snapshot_id=snapshot_id)
             if deleted_keys is None:
                 return (progress.as_property(),)
             return (progress.as_property(), *deleted_keys.as_updates(ahead.sink_id))

@@ -194,15 +194,16 @@
   {{ return(merged is not none) }}
 {% endmacro %}
 
-{#- Stage the increment as a temporary view. For strategies that read it more than once, cache it in
-    the engine: the model's query then runs once and always returns the same rows. -#}
+{#- Stage the increment as a temporary view. For strategies that read it more than once, the engine keeps its rows:
+    the model's query then runs once. -#}
 {% macro iceberg_stream__stage_increment(relation, select, strategy) %}
   {%- set staging = make_temp_relation(relation) -%}
   {%- set checked = iceberg_stream__get_contract_checked_sql(select) -%}
   {%- set reads_twice = strategy in ('merge', 'delete+insert', 'microbatch')
         or (strategy == 'insert_overwrite' and adapter.partitions_replaced_by(relation, 's', 't')) -%}
   {%- if reads_twice -%}
-    {% do run_query((config.get('sql_header') or '') ~ '\n cache table ' ~ staging.render() ~ ' as ' ~ checked) %}
+    {% if config.get('sql_header') %}{% do run_query(config.get('sql_header')) %}{% endif %}
+    {% do adapter.stage_rows(staging, checked) %}
   {%- else -%}
     {% do run_query(get_create_table_as_sql(True, staging, select)) %}
   {%- endif -%}

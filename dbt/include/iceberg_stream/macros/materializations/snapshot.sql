@@ -51,7 +51,7 @@
   {%- set columns = config.get('snapshot_table_column_names') or get_snapshot_table_column_names() -%}
   {% do adapter.assert_valid_snapshot_target_given_strategy(relation, columns, strategy) %}
   {%- set staging = make_temp_relation(relation) -%}
-  {% do run_query('cache table ' ~ staging.render() ~ ' as ' ~ changes) %}
+  {% do adapter.stage_rows(staging, changes) %}
   {%- set helpers = ['dbt_change_type'] + iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
   {% do create_columns(relation, adapter.get_missing_columns(staging, relation)
         | rejectattr('name', 'in', helpers) | list) %}

@@ -114,7 +114,10 @@ class OffsetPlanner:
             )
 
     def begin(self, lower: Frontier | None, first: Offsets, last: Offsets) -> dict[str, int]:
-        """Return the offsets at which the next batch starts; new partitions start at their first.
+        """Return the offsets at which the next batch starts.
+
+        New partitions of a topic start at 0: messages that have expired were not read. A topic that
+        the stream has not followed before starts at the messages that it has.
 
         Args:
             lower: the stream's frontier.
@@ -127,7 +130,9 @@ class OffsetPlanner:
         if lower is None:
             return dict(last if self.starting == "latest" else first)
         followed = self.topics.followed_offsets(lower)
-        begin = {**first, **{p: at for p, at in followed.items() if p in first}}
+        known = {self.topics.place(partition)[0] for partition in followed}
+        begin = {p: 0 if self.topics.place(p)[0] in known else at for p, at in first.items()}
+        begin |= {p: at for p, at in followed.items() if p in first}
         for partition, offset in begin.items():
             if self.topics.is_transactions(partition):
                 # Expired ENDs lose no changes. A stream that just got a transaction topic reads
