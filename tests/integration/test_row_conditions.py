@@ -53,16 +53,24 @@ CONSTANTS: dict[str, list[str]] = {
     "boolean": ["(true)"],
     "int": ["1 + 2", "3L", "-(1)", "cast('3' as int)"],
     "bigint": ["3", "2 * 2"],
-    "date": ["'2026-01-30'", "date_sub(date'2026-02-01', 2)", "current_date", "current_date()"]
+    "date": [
+        "'2026-01-30'",
+        "'2026-1-30'",
+        "date_sub(date'2026-02-01', 2)",
+        "current_date",
+        "current_date()",
+    ]
     + ["date'10000-01-01'", "date'0001-01-01' - interval 2 years"],
     "string": ["'b'"],
     "timestamp": [
         "timestamp'+10000-01-01 00:00:00'",
         "'2026-03-29 03:30:00'",
+        "'2026-03-29 3:30'",
         "timestamp'2026-03-29 03:30:00+02:00'",
     ],
     "timestamp_ntz": [
         "'2026-03-29 02:30:00'",
+        "'2026-03-29 2:30'",
         "date_trunc('DAY', timestamp_ntz'2026-03-29 01:00')",
     ],
 }
@@ -97,15 +105,17 @@ def holds(condition: Condition, rows: pa.Table) -> list[bool | None]:
     return values
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
-def test_conditions(spark: Session, zone: str) -> None:
-    rng = Random(zone)
+@pytest.mark.parametrize(
+    ("zone", "ansi"), [("UTC", "true"), ("Europe/Berlin", "true"), ("Europe/Berlin", "false")]
+)
+def test_conditions(spark: Session, zone: str, ansi: str) -> None:
+    rng = Random(zone + ansi)
     rows = [
         f"({', '.join(rng.choice([*VALUES[kind], f'cast(null as {kind})']) for kind in TYPES)})"
         for _ in range(ROWS)
     ]
     before = spark.query("select current_timezone() as zone")["zone"][0].as_py()
-    spark.configure({"spark.sql.session.timeZone": zone})
+    spark.configure({"spark.sql.session.timeZone": zone, "spark.sql.ansi.enabled": ansi})
     try:
         table = ", ".join(f"{kind}_column" for kind in TYPES)
         source = f"(values {', '.join(rows)}) as T ({table})"
@@ -126,7 +136,7 @@ def test_conditions(spark: Session, zone: str) -> None:
                 if any(holds(condition, part)):
                     assert may_satisfy(condition, SCHEMA)(described(part)), sql
     finally:
-        spark.configure({"spark.sql.session.timeZone": before})
+        spark.configure({"spark.sql.session.timeZone": before, "spark.sql.ansi.enabled": "true"})
 
 
 def described(rows: pa.Table) -> DataFile:

@@ -249,6 +249,38 @@ def previous_snapshot_id(metadata: Metadata, snapshot: Mapping[str, Any]) -> int
     return numbers[at - 1] if at else None
 
 
+def became_current(metadata: Metadata) -> tuple[int, int] | None:
+    """Return a table's current snapshot and when it became current, last; None if unknown.
+
+    Args:
+        metadata: the table's.
+
+    Returns:
+        The snapshot's id, and milliseconds since the epoch.
+    """
+    return next(reversed(_log(metadata)), None)
+
+
+def current_since(metadata: Metadata, moment: tuple[int, int] | None) -> set[int]:
+    """Return the ids of the snapshots that became current after a moment, also of those between.
+
+    After a rollback, and after a rollback of a rollback, an earlier snapshot is current again.
+
+    Args:
+        metadata: the table's.
+        moment: what `became_current` returned then.
+    """
+    log = _log(metadata)
+    # Snapshots that expire, or are not loaded, take their entries, and all before, out of the log.
+    begin = log.index(moment) + 1 if moment in log else 0
+    return {snapshot_id for snapshot_id, _ in log[begin:]}
+
+
+def _log(metadata: Metadata) -> list[tuple[int, int]]:
+    log = metadata.get("snapshot-log") or []
+    return [(int(entry["snapshot-id"]), int(entry["timestamp-ms"])) for entry in log]
+
+
 def current_snapshot(metadata: Metadata) -> SnapshotSummary | None:
     """Return a table's current snapshot; None for a table without one."""
     current = metadata.get("current-snapshot-id")

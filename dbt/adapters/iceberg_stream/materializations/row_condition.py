@@ -127,7 +127,7 @@ class _Translation:
 
     def _comparison(self, left: exp.Expr, sign: str, *right: exp.Expr) -> Comparison:
         name, kind = self._column(left)
-        values = tuple(self._value(_constant_sql(node, kind), kind) for node in right)
+        values = tuple(self._value(_constant_sql(node, kind, sign), kind) for node in right)
         return Comparison(name, sign, values)
 
     def _column(self, node: exp.Expr) -> tuple[str, str]:
@@ -140,7 +140,7 @@ class _Translation:
         return name, kind
 
 
-def _constant_sql(node: exp.Expr, kind: str) -> str:
+def _constant_sql(node: exp.Expr, kind: str, sign: str) -> str:
     """Return a constant as Spark compares it with a column of a type."""
     for part in node.walk():
         if not isinstance(part, OF_CONSTANTS):
@@ -150,7 +150,12 @@ def _constant_sql(node: exp.Expr, kind: str) -> str:
             raise NotSimple
     sql = node.sql(dialect=Spark)
     is_text = isinstance(node, exp.Literal) and node.is_string
-    return f"cast({sql} as {kind})" if is_text and kind in FROM_TEXT else sql
+    if not is_text or kind not in FROM_TEXT:
+        return sql
+    if sign == "in":
+        # Without ANSI mode, `in` compares texts: then this is a text.
+        return f"if(true, {sql}, cast(null as {kind}))"
+    return f"cast({sql} as {kind})"
 
 
 def _converted(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar:

@@ -174,14 +174,19 @@ def _only_table(
 
 
 def _history(metadata: Metadata) -> Iterator[tuple[int, int]]:
-    """Yield when each version became the current one, and its snapshot, without compactions."""
+    """Yield when each version became the current one, and its snapshot, without compactions.
+
+    The clock of a writer may be behind: its version then comes a millisecond after the one before.
+    """
     snapshots = {s["snapshot-id"]: s for s in metadata.get("snapshots") or []}
     log = [(int(e["timestamp-ms"]), e["snapshot-id"]) for e in metadata.get("snapshot-log") or []]
     current = snapshots.get(metadata.get("current-snapshot-id"))
     if current is not None and (not log or log[-1][1] != current["snapshot-id"]):
         log.append((int(current["timestamp-ms"]), current["snapshot-id"]))
     before: int | None = None
+    latest = 0
     for at_ms, snapshot_id in log:
+        at_ms = latest = at_ms if at_ms >= latest else latest + 1
         snapshot = snapshots.get(snapshot_id)
         if snapshot is None:
             continue

@@ -60,7 +60,10 @@ def pinned(catalog: Catalog, sql: str, views: dict[str, Reads | None] | None = N
 def test_tables() -> None:
     actual = pinned(Catalog(a=table(), b=table(None, 3, "u", 9)), "select * from s.a join lake.s.b")
     x, y = ([{"id": number, "name": "x"}] for number in (0, 3))
-    assert actual.versions == {("s", "a"): ("t", 1, x, 5), ("s", "b"): ("u", None, y, 9)}
+    assert actual.versions == {
+        ("s", "a"): ("t", 1, x, None, 5),
+        ("s", "b"): ("u", None, y, None, 9),
+    }
     assert actual.definitions == ()
 
 
@@ -89,7 +92,7 @@ def test_views_are_looked_through() -> None:
     )
     actual = pinned(catalog, "select * from s.v")
     assert set(actual.versions) == {("s", name) for name in "abvw"}
-    assert actual.versions["s", "v"] == ("v", 2, None, 0)
+    assert actual.versions["s", "v"] == ("v", 2, None, 0, None)
     assert actual.definitions == ("select * from b, s.v", "select * from s.w, s.a")
 
 
@@ -214,7 +217,7 @@ def test_cached_views_keep_the_versions_of_their_rows() -> None:
     actual = capture_read_set(catalogs, sql, views, cached=cached)
     assert actual is not None
     x = [{"id": 0, "name": "x"}]
-    assert actual.versions == {("s", "a"): ("t", 1, x, 5), ("s", "b"): ("u", 5, x, 5)}
+    assert actual.versions == {("s", "a"): ("t", 1, x, None, 5), ("s", "b"): ("u", 5, x, None, 5)}
     assert actual.changed(catalogs) == ("s", "a")
     assert actual.has_changed(("s", "a"), None)
     assert not actual.has_changed(("s", "other"), None)
@@ -223,3 +226,27 @@ def test_cached_views_keep_the_versions_of_their_rows() -> None:
     assert not actual.with_schema(("s", "a"), widened).has_changed(("s", "a"), widened)
     assert actual.with_schema(("s", "a"), table(2, schema=1)).changed(catalogs) == ("s", "a")
     assert capture_read_set(catalogs, sql, views, cached={"new": None}) is None
+
+
+def logged(*snapshots: int, at: int = 5) -> dict[str, Any]:
+    """A table whose snapshots became current one after the other."""
+    made = [{"snapshot-id": number, "timestamp-ms": number} for number in set(snapshots)]
+    log = [{"snapshot-id": n, "timestamp-ms": at} for at, n in enumerate(snapshots)]
+    return {**table(snapshots[-1], at=at), "snapshots": made, "snapshot-log": log}
+
+
+def test_a_version_that_was_there_in_between() -> None:
+    """Rows may have been read of it; a change of a property is no change of rows."""
+    read_set = pinned(Catalog(a=logged(1)), "select * from s.a")
+    assert not read_set.has_changed(("s", "a"), logged(1, at=6))
+    assert read_set.has_changed(("s", "a"), logged(1, 2, 1))
+    # The catalog may leave out snapshots that are not current.
+    only_current = logged(1, 2, 1)["snapshot-log"][2:]
+    assert read_set.has_changed(("s", "a"), {**logged(1), "snapshot-log": only_current})
+
+
+def test_a_view_that_was_another_one_in_between() -> None:
+    first, again = ({**view("select 1"), "version-log": [{}] * n} for n in (1, 3))
+    read_set = pinned(Catalog(v=first), "select * from s.v")
+    assert not read_set.has_changed(("s", "v"), first)
+    assert read_set.has_changed(("s", "v"), again)

@@ -12,7 +12,13 @@ from typing import Any
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, current_snapshot, row_schema
+from dbt.adapters.iceberg_stream.catalog.metadata import (
+    Metadata,
+    became_current,
+    current_since,
+    current_snapshot,
+    row_schema,
+)
 from dbt.adapters.iceberg_stream.sql.reads import CURRENT, AsOf, NameParts, Reads
 
 Views = Mapping[str, Reads | None]
@@ -66,14 +72,19 @@ class ReadSet:
         # Only a new snapshot or schema changes the rows, or another one of a tag or branch.
         as_of = self.as_of.get(name, CURRENT)
         version, before = _version(metadata, as_of), self.versions[name]
-        if version[:3] == before[:3]:
+        if as_of != CURRENT:
+            return version[:3] != before[:3]
+        if version[:4] == before[:4]:
             return False
-        is_current_table = as_of == CURRENT and "versions" not in metadata
-        same_table = is_current_table and (version[0], version[2]) == (before[0], before[2])
-        return not (same_table and self._only_reader_wrote(metadata, before[1]))
+        is_same = (version[0], version[2]) == (before[0], before[2])
+        same_table = is_same and "versions" not in metadata
+        return not (same_table and self._only_reader_wrote(metadata, before[1], before[3]))
 
-    def _only_reader_wrote(self, metadata: Metadata, since: int | None) -> bool:
+    def _only_reader_wrote(
+        self, metadata: Metadata, since: int | None, moment: tuple[int, int] | None
+    ) -> bool:
         """Return whether all snapshots of a table since one are compactions or the reader's own."""
+        between = current_since(metadata, moment) if moment or since is None else set()
         known = metadata.get("snapshots") or []
         snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in known}
         current = current_snapshot(metadata)
@@ -85,8 +96,10 @@ class ReadSet:
             is_compaction = (snapshot.get("summary") or {}).get("operation") == COMPACTION
             if not (is_compaction or snapshot_id in self.written):
                 return False
+            between -= {snapshot_id}
             snapshot_id = snapshot.get("parent-snapshot-id")
-        return True
+        # Rows may have been read of the others, which were rolled back.
+        return not between
 
     def only(self, names: Iterable[QualifiedName]) -> ReadSet:
         """Return what is read of some relations.
@@ -124,8 +137,8 @@ class ReadSet:
             name: the table.
             metadata: its metadata since then.
         """
-        uuid, snapshot, _, changed = self.versions[name]
-        version = (uuid, snapshot, row_schema(metadata), changed)
+        uuid, snapshot, _, *others = self.versions[name]
+        version = (uuid, snapshot, row_schema(metadata), *others)
         return replace(self, versions={**self.versions, name: version})
 
 
@@ -241,7 +254,7 @@ def _view_version(view: Metadata) -> Metadata:
 
 
 def _version(metadata: Metadata, as_of: Iterable[AsOf]) -> Version:
-    """Return a table's snapshots, schema and time of the last change, or a view's version.
+    """Return a table's snapshots, schema and times of changes, or a view's version.
 
     Args:
         metadata: of the table or view.
@@ -253,18 +266,19 @@ def _version(metadata: Metadata, as_of: Iterable[AsOf]) -> Version:
     if "versions" in metadata:
         # A view that gets an earlier definition back has the id of that version again.
         changes = len(metadata.get("version-log") or ())
-        return metadata["view-uuid"], metadata["current-version-id"], None, changes
+        return metadata["view-uuid"], metadata["current-version-id"], None, changes, None
     uuid, schema = metadata["table-uuid"], row_schema(metadata)
     versions = sorted((v for v in as_of if v is not None), key=str)
     fixed = tuple(_snapshot_id(metadata, version) for version in versions)
     if None not in as_of:
         # A branch is read with the table's schema, a snapshot with its own. Tags may move and back.
         moves = any(isinstance(version, str) for version in versions)
-        return uuid, fixed, schema, metadata["last-updated-ms"] if moves else None
+        return uuid, fixed, schema, None, metadata["last-updated-ms"] if moves else None
     snapshot = current_snapshot(metadata)
     current = snapshot and snapshot.snapshot_id
     # A rollback makes an earlier snapshot current again.
-    return uuid, (current, *fixed) if fixed else current, schema, metadata["last-updated-ms"]
+    times = (became_current(metadata), metadata["last-updated-ms"])
+    return uuid, (current, *fixed) if fixed else current, schema, *times
 
 
 def _snapshot_id(metadata: Metadata, version: int | str) -> int | None:

@@ -16,7 +16,12 @@ from dbt.adapters.iceberg_stream.catalog.errors import (
     CommitConflict,
     CommitStateUnknown,
 )
-from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import (
+    MAIN,
+    Metadata,
+    became_current,
+    current_since,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.table.update import AssertRefSnapshotId
@@ -43,6 +48,7 @@ class WorkBranch:
     write_id: str
     onto: str = MAIN
     _start: int | None = field(default=None, init=False)
+    _moment: tuple[int, int] | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -66,6 +72,7 @@ class WorkBranch:
             self._start = None if table is None else _head(table.metadata, self.onto)
             if table is None or self._start is None:
                 return None
+            self._moment = became_current(table.metadata)
             reference = {
                 "ref-name": self.name,
                 "type": "branch",
@@ -112,6 +119,8 @@ class WorkBranch:
             written = _head(table.metadata, self.name)
             if written is None or _head(table.metadata, self.onto) != self._start:
                 break
+            if self._moment and self.onto == MAIN and current_since(table.metadata, self._moment):
+                break  # the statement may have read what was rolled back
             reference = dict((table.metadata.get("refs") or {}).get(self.onto) or {})
             moved = {"type": "branch", **reference, "ref-name": self.onto, "snapshot-id": written}
             requirements = (
