@@ -71,7 +71,9 @@ def test_tasks_tell_what_this_process_knows(steps: list[Step], rows: int, keeps_
 
 
 def contents(sub: SubBatch) -> list[Any]:
-    tables = [table for table in (sub.rows, sub.deletes) if table is not None and table.num_rows]
+    tables = [
+        table for table in (sub.changed_keys, sub.deletes) if table is not None and table.num_rows
+    ]
     return [sorted(map(repr, table.to_pylist())) for table in tables]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas import changes, row_delta, su
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import ORDER, row_positions, without
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import (
     DATA,
+    DELETES,
     EQUALITY_DELETES,
     TASK_RESULT,
     Delta,
@@ -151,15 +152,21 @@ def in_tasks(
     return deltas
 
 
-def _rows(plan: DeltaPlan, sub: SubBatch) -> pa.Table:
-    """Return the rows of a task's data files, as `SubBatch` has them."""
-    parts = []
+def _changed_keys(plan: DeltaPlan, sub: SubBatch, deleted: Sequence[pa.Table]) -> pa.Table:
+    """Return the changed keys of a task, as `SubBatch` has them."""
+    parts = [
+        _with_places(keys, -1, pa.repeat(pa.scalar(-1, pa.int64()), keys.num_rows))
+        for keys in deleted
+    ]
     for number, new in enumerate(sub.data):
         keys = _read_keys(plan, new.file)
-        files = pa.repeat(pa.scalar(number, pa.int32()), keys.num_rows)
-        placed = keys.append_column(FILE, files).append_column(POS, row_positions(keys.num_rows))
-        parts.append(without(placed, new.dead))
+        parts.append(without(_with_places(keys, number, row_positions(keys.num_rows)), new.dead))
     return pa.concat_tables(parts)
+
+
+def _with_places(keys: pa.Table, file: int, positions: pa.Int64Array) -> pa.Table:
+    files = pa.repeat(pa.scalar(file, pa.int32()), keys.num_rows)
+    return keys.append_column(FILE, files).append_column(POS, positions)
 
 
 def _read_keys(plan: DeltaPlan, file: WrittenFile) -> pa.Table:
@@ -197,10 +204,15 @@ def read_deltas(plan: DeltaPlan, rows: list[dict[str, Any]]) -> list[Delta]:
         elif content == EQUALITY_DELETES:
             files.equality_deletes.append((file, from_bytes(row["partition"])))
         else:
-            files.deletes = _read_keys(plan, file)
+            keys = _read_keys(plan, file)
             with suppress(OSError):
                 plan.filesystem.delete_file(plan.path_of(file.location))
+            if content == DELETES:
+                files.deletes = keys
+            else:
+                files.changed_keys = keys
     if plan.keeps_keys:
-        for sub in (sub for delta in deltas.values() for sub in delta.sub_batches if sub.data):
-            sub.rows = _rows(plan, sub)
+        for sub in (sub for delta in deltas.values() for sub in delta.sub_batches):
+            deleted = [] if sub.changed_keys is None else [sub.changed_keys]
+            sub.changed_keys = _changed_keys(plan, sub, deleted)
     return list(deltas.values())

@@ -33,7 +33,7 @@ class ChangedKeys:
 
     @staticmethod
     def of_deletes(keys: pa.Table) -> ChangedKeys:
-        """Return deletes, which may be followed by newer changes of their keys.
+        """Return deletes that newer changes of their batch overtake.
 
         Args:
             keys: the keys, with the `sequence_by` columns of the deletes.

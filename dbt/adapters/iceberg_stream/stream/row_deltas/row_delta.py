@@ -27,9 +27,11 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     with_one_zero,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
+    POS,
     DeltaPlan,
     OpenSubBatch,
     SubBatch,
+    deleted_keys,
 )
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
@@ -41,8 +43,13 @@ FILE_TYPE = [
     ("footer", pa.binary()),
     ("row_groups", pa.int32()),
 ]
-# What a file of a task has: rows, equality deletes, or deleted keys with their order.
-DATA, EQUALITY_DELETES, DELETED_KEYS = "data", "equality deletes", "deleted keys"
+# What a file of a task has: rows, equality deletes, or what `SubBatch` has of deleted keys.
+DATA, EQUALITY_DELETES, CHANGED_KEYS, DELETES = (
+    "data",
+    "equality deletes",
+    "changed keys",
+    "deletes",
+)
 # Rows that a task returns: one for each file, and one without a file for its totals or its error.
 TASK_RESULT = pa.schema(
     [
@@ -190,7 +197,7 @@ class DeltaWriter:
     def _finish_sub_batch(self) -> None:
         sub_batch = self._sub_batch.close()
         self._finished.append(self._sub_batch)
-        if sub_batch.data or sub_batch.equality_deletes or sub_batch.deletes is not None:
+        if sub_batch.data or sub_batch.equality_deletes or sub_batch.changed_keys is not None:
             self._delta.sub_batches.append(sub_batch)
         self._sub_batch = OpenSubBatch(self._plan, self._uploads)
 
@@ -261,12 +268,22 @@ def _as_rows(plan: DeltaPlan, delta: Delta) -> pa.RecordBatch:
             rows.append(origin | _of_file(DATA, new.file, partition) | {"dead": dead})
         for file, values in sub_batch.equality_deletes:
             rows.append(origin | _of_file(EQUALITY_DELETES, file, to_bytes(values)))
-        if sub_batch.deletes is not None:
-            # In files: results of tasks have to be small.
-            with plan.writer(sub_batch.deletes.schema) as writer:
-                writer.write(sub_batch.deletes, may_roll=False)
-                rows += [origin | _of_file(DELETED_KEYS, file) for file in writer.close()]
+        for content, keys in (
+            (CHANGED_KEYS, _without_row(sub_batch)),
+            (DELETES, sub_batch.deletes),
+        ):
+            if keys is not None:
+                # In files: results of tasks have to be small.
+                keys = deleted_keys(plan, keys)
+                with plan.writer(keys.schema) as writer:
+                    writer.write(keys, may_roll=False)
+                    rows += [origin | _of_file(content, file) for file in writer.close()]
     return pa.RecordBatch.from_pylist(rows, TASK_RESULT)
+
+
+def _without_row(sub_batch: SubBatch) -> pa.Table | None:
+    changed = sub_batch.changed_keys
+    return None if changed is None else changed.filter(pc.less(changed[POS], 0))
 
 
 def _of_file(content: str, file: WrittenFile, partition: bytes | None = None) -> dict[str, Any]:

@@ -120,16 +120,17 @@ class SubBatch:
     Attributes:
         data: the data files.
         equality_deletes: the equality delete files, with the stored values of their partitions.
-        rows: the key of each row with its `sequence_by` columns, the position in `data` of its
-            file (FILE) and its own in the file (POS); None without a key index.
-        deletes: each deleted key with the `sequence_by` columns of its newest delete, also if a
-            newer change of the sub-batch has brought the key back; None if neither a key index nor
-            later changes are compared with them.
+        changed_keys: each changed key with its `sequence_by` columns, the position in `data` of
+            the file that has its row (FILE, -1 for a deleted key) and the row's position (POS);
+            None without a key index.
+        deletes: other deleted keys with their `sequence_by` columns, which later changes are
+            compared with: all without a key index, otherwise those that a newer change of the
+            sub-batch has brought back; None for none.
     """
 
     data: list[NewData] = field(default_factory=list)
     equality_deletes: list[tuple[WrittenFile, Partition]] = field(default_factory=list)
-    rows: pa.Table | None = None
+    changed_keys: pa.Table | None = None
     deletes: pa.Table | None = None
 
 
@@ -210,13 +211,16 @@ class OpenSubBatch:
         ]
         sub_batch = SubBatch(data)
         if self._last is not None:
+            deletes = [self._overtaken_deletes()] if self._overtaken else []
             if self._plan.keeps_keys:
-                rows = self._last.filter(pc.greater_equal(self._last[POS], 0))
-                sub_batch.rows = _with_names(self._plan, rows, (FILE, POS))
+                sub_batch.changed_keys = _with_names(self._plan, self._last, (FILE, POS))
             else:
                 sub_batch.equality_deletes = list(self._write_equality_deletes(self._last))
-            if self._plan.keeps_keys or self._has_order:
-                sub_batch.deletes = self._deleted_keys(self._last)
+                if self._has_order:
+                    deletes.append(self._last.filter(pc.less(self._last[POS], 0)))
+            if deletes:
+                named = [_with_names(self._plan, part) for part in deletes]
+                sub_batch.deletes = deleted_keys(self._plan, pa.concat_tables(named))
         self._last = None
         return sub_batch
 
@@ -327,16 +331,6 @@ class OpenSubBatch:
             for file in writer.close():
                 yield file, partition
 
-    def _deleted_keys(self, last: pa.Table) -> pa.Table:
-        """Return the newest delete of each key that the sub-batch deletes, for good or not."""
-        deletes = [last.filter(pc.less(last[POS], 0))]
-        if self._overtaken:
-            deletes.append(self._overtaken_deletes())
-        keys = pa.concat_tables([_with_names(self._plan, part) for part in deletes])
-        schema = deleted_schema(self._plan)
-        batches = [conform(batch, schema) for batch in keys.combine_chunks().to_batches()]
-        return pa.Table.from_batches(batches, schema)
-
     def _dead_rows(self, number: int) -> pa.Int64Array:
         positions = pa.chunked_array(self._dead.get(number, []), pa.int64())
         return positions.combine_chunks().sort()
@@ -346,6 +340,18 @@ def deleted_schema(plan: DeltaPlan) -> pa.Schema:
     """Return the schema of deleted keys: the columns that identify and order changes."""
     names = dict.fromkeys((*plan.keys, *plan.sequence_by))
     return pa.schema([plan.schema.field(name).with_nullable(True) for name in names])
+
+
+def deleted_keys(plan: DeltaPlan, rows: pa.Table) -> pa.Table:
+    """Return the deleted keys of some rows, as files have them.
+
+    Args:
+        plan: how the files are written.
+        rows: with the columns of `deleted_schema`, and others.
+    """
+    schema = deleted_schema(plan)
+    batches = rows.select(schema.names).combine_chunks().to_batches()
+    return pa.Table.from_batches([conform(batch, schema) for batch in batches], schema)
 
 
 def _with_names(plan: DeltaPlan, rows: pa.Table, others: Sequence[str] = ()) -> pa.Table:

@@ -161,12 +161,12 @@ class WrittenBatch:
         for sub in (sub for delta in self.deltas for sub in delta.sub_batches):
             if sub.deletes is not None and sub.deletes.num_rows:
                 changes.append(ChangedKeys.of_deletes(sub.deletes))
-            if sub.rows is not None and sub.rows.num_rows:
+            if sub.changed_keys is not None:
                 changes.append(
                     ChangedKeys(
-                        sub.rows.drop_columns([FILE, POS]),
-                        sub.rows[FILE].combine_chunks(),
-                        sub.rows[POS].combine_chunks(),
+                        sub.changed_keys.drop_columns([FILE, POS]),
+                        sub.changed_keys[FILE].combine_chunks(),
+                        sub.changed_keys[POS].combine_chunks(),
                         [new.file.location for new in sub.data],
                         [new.dead for new in sub.data],
                     )
@@ -179,7 +179,7 @@ class WrittenBatch:
         Args:
             indexed: the batch in the index.
         """
-        batch = self._map_sub_batches(lambda sub: replace(sub, rows=None, deletes=None))
+        batch = self._map_sub_batches(lambda sub: replace(sub, changed_keys=None, deletes=None))
         return replace(batch, indexed=indexed)
 
     def with_files(self, replacements: Mapping[str, WrittenFile | None]) -> WrittenBatch:
