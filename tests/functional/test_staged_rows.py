@@ -34,7 +34,8 @@ class TestStagedRows:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
         merged = model({**MERGE, "matched_condition": NEWER}, READ)
-        return {"merged.sql": merged, "source.yml": SOURCE}
+        named = model({**MERGE, "alias": "odd-name `x`", "merge_engine": "spark"}, "select 1 as id")
+        return {"merged.sql": merged, "named.sql": named, "source.yml": SOURCE}
 
     @pytest.fixture(scope="class")
     def snapshots(self) -> dict[str, str]:
@@ -55,6 +56,11 @@ class TestStagedRows:
         monkeypatch.setattr(Session, "stream", then(Session.stream, writes))
         run_dbt(command)
         assert sorted(rows(project, f"select id, v from {{schema}}.{name}")) == [(1, 11), (2, 21)]
+
+    def test_names_that_have_to_be_quoted(self, project: Any) -> None:
+        for _ in range(2):
+            run_dbt(["run", "--select", "named"])
+        assert rows(project, "select id from {schema}.`odd-name ``x```") == [(1,)]
 
 
 def then(stream: Callable[..., Iterator[Any]], act: Callable[[], None]) -> Callable[..., Any]:

@@ -67,7 +67,7 @@ class Session(ServerSession):
             sql: the query.
         """
         with self._runs():
-            self._client.stage(view, sql)
+            self._client.stage(quote(view), sql)
 
     def refresh(self, table: str) -> None:
         """Refresh what Spark has cached of a table, for all sessions of the server.

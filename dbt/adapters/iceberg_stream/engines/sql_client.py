@@ -125,7 +125,7 @@ class SqlClient:
         """Run a query, and create a temporary view of its rows, which the server keeps.
 
         Args:
-            view: name of the view.
+            view: quoted name of the view.
             sql: the query.
         """
         command = CheckpointCommand(relation=query(sql), local=True, eager=True)
