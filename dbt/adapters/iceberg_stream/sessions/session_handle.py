@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from dbt_common.events.contextvars import get_node_info
+
 from dbt.adapters.iceberg_stream.builds.aliases import with_aliases, with_published_texts
 from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.engines.cancellation import Cancellation
@@ -208,7 +210,7 @@ class SessionHandle:
         prepared = self.prepare(query)
         read = reads(prepared)
         self.reusable = False
-        self.progress.start(view)
+        self.progress.start(str(get_node_info().get("node_name") or view))
         try:
             before = self.read_set_of(read)
             self.with_valid_token(lambda: self.session.stage(view, prepared))
