@@ -16,6 +16,13 @@ from tests.functional.test_foreign_writers import foreign_write
 MERGE = {"materialized": "incremental", "unique_key": "id"}
 NEWER = "DBT_INTERNAL_SOURCE.v > DBT_INTERNAL_DEST.v"
 READ = "select id, v from {{ target.schema }}.src"
+TWICE = "{% if is_incremental() %}, 2 as n, 3 as N{% endif %}"
+HEADER = """
+{% call set_sql_header(config) %}
+-- nothing unless it is needed
+{% if var('unset', false) %} set spark.sql.ansi.enabled = false; {% endif %}
+{% endcall %}
+"""
 SNAPSHOT = """
 snapshots:
   - name: history
@@ -35,7 +42,16 @@ class TestStagedRows:
     def models(self) -> dict[str, str]:
         merged = model({**MERGE, "matched_condition": NEWER}, READ)
         named = model({**MERGE, "alias": "odd-name `x`", "merge_engine": "spark"}, "select 1 as id")
-        return {"merged.sql": merged, "named.sql": named, "source.yml": SOURCE}
+        by_spark = {**MERGE, "merge_engine": "spark"}
+        twice = model(by_spark, f"select 1 as id{TWICE}")
+        header = model(by_spark, "select 1 as id").replace("select", HEADER + "select", 1)
+        return {
+            "merged.sql": merged,
+            "named.sql": named,
+            "twice.sql": twice,
+            "header.sql": header,
+            "source.yml": SOURCE,
+        }
 
     @pytest.fixture(scope="class")
     def snapshots(self) -> dict[str, str]:
@@ -43,7 +59,10 @@ class TestStagedRows:
 
     @pytest.mark.parametrize(
         ("command", "name"),
-        [(["run"], "merged"), (["snapshot"], "history where dbt_valid_to is null")],
+        [
+            (["run", "--select", "merged"], "merged"),
+            (["snapshot"], "history where dbt_valid_to is null"),
+        ],
     )
     def test_rows_are_staged_once(
         self, project: Any, command: list[str], name: str, monkeypatch: pytest.MonkeyPatch
@@ -57,10 +76,20 @@ class TestStagedRows:
         run_dbt(command)
         assert sorted(rows(project, f"select id, v from {{schema}}.{name}")) == [(1, 11), (2, 21)]
 
-    def test_names_that_have_to_be_quoted(self, project: Any) -> None:
+    @pytest.mark.parametrize(
+        "name, relation", [("named", "`odd-name ``x```"), ("header", "header")]
+    )
+    def test_odd_names_and_headers_without_statements(
+        self, project: Any, name: str, relation: str
+    ) -> None:
         for _ in range(2):
-            run_dbt(["run", "--select", "named"])
-        assert rows(project, "select id from {schema}.`odd-name ``x```") == [(1,)]
+            run_dbt(["run", "--select", name])
+        assert rows(project, f"select id from {{schema}}.{relation}") == [(1,)]
+
+    def test_a_column_that_occurs_twice(self, project: Any) -> None:
+        run_dbt(["run", "--select", "twice"])
+        message = run_dbt(["run", "--select", "twice"], expect_pass=False)[0].message
+        assert "returns the column `n` more than once" in message
 
 
 def then(stream: Callable[..., Iterator[Any]], act: Callable[[], None]) -> Callable[..., Any]:

@@ -348,8 +348,13 @@ class IcebergStreamAdapter(
 
     @available.parse_none
     def stage_rows(self, staging: BaseRelation, query: str) -> None:
-        """Run a query once, and keep its rows as a temporary view."""
-        self.connections.stage(str(staging.identifier), query)
+        """Run a query once, after its `sql_header`, and keep its rows as a temporary view."""
+        from dbt.adapters.iceberg_stream.sql.statements import split
+
+        *header, statement = split(query)
+        for part in header:
+            self.execute(part)
+        self.connections.stage(str(staging.identifier), statement)
 
     def _columns(self, columns: Iterable[tuple[str, str]]) -> list[IcebergStreamColumn]:
         return [self.Column(name, dtype) for name, dtype in columns]

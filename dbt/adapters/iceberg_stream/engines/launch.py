@@ -191,6 +191,8 @@ def spark_settings(settings: EngineSettings, sockets: Path, scratch: Path) -> di
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         "spark.ui.enabled": "false",
+        # Staged rows leave memory and disk when Java collects their objects.
+        "spark.cleaner.periodicGC.interval": "5min",
         "spark.eventLog.enabled": "false",
         "spark.redaction.regex": SECRET,
         "spark.local.dir": str(scratch),

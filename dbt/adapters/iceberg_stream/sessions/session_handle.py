@@ -23,6 +23,7 @@ from dbt.adapters.iceberg_stream.sessions.running_nodes import RunningNodes
 from dbt.adapters.iceberg_stream.sessions.session_results import SessionResults
 from dbt.adapters.iceberg_stream.sessions.small_tables import SmallTables
 from dbt.adapters.iceberg_stream.sql.queries import Reads, reads
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet, capture_read_set
 
 if TYPE_CHECKING:
@@ -214,10 +215,24 @@ class SessionHandle:
         try:
             before = self.read_set_of(read)
             self.with_valid_token(lambda: self.session.stage(view, prepared))
+            self._refuse_duplicate_columns(view)
         finally:
             self.progress.finish()
         self.views[view.lower()] = read and read.of_tables()
         self.cached[view.lower()] = before
+
+    def _refuse_duplicate_columns(self, view: str) -> None:
+        names = [name for name, _ in self.session.schema(f"select * from {quote(view)}")]
+        lower = [name.lower() for name in names]
+        if len(set(lower)) == len(names):
+            return
+        is_exact = self.session.setting("spark.sql.caseSensitive") == "true"
+        if not is_exact or len(set(names)) < len(names):
+            twice = next(name for name in names if lower.count(name.lower()) > 1)
+            raise StatementError(
+                f"The query returns the column {quote(twice)} more than once. Nothing was written. "
+                "Give each column a name of its own; upper and lower case are the same."
+            )
 
     def prepare(self, sql: str) -> str:
         """Return a statement with what it needs of functions, the catalog and a build.

@@ -194,16 +194,15 @@
   {{ return(merged is not none) }}
 {% endmacro %}
 
-{#- Stage the increment as a temporary view. For strategies that read it more than once, the engine keeps its rows:
-    the model's query then runs once. -#}
+{#- Stage the increment as a temporary view. For strategies that may read it more than once, the engine keeps its
+    rows: the model's query then runs once. -#}
 {% macro iceberg_stream__stage_increment(relation, select, strategy) %}
   {%- set staging = make_temp_relation(relation) -%}
   {%- set checked = iceberg_stream__get_contract_checked_sql(select) -%}
-  {%- set reads_twice = strategy in ('merge', 'delete+insert', 'microbatch')
+  {%- set reads_twice = strategy not in ('append', 'insert_overwrite')
         or (strategy == 'insert_overwrite' and adapter.partitions_replaced_by(relation, 's', 't')) -%}
   {%- if reads_twice -%}
-    {% if config.get('sql_header') %}{% do run_query(config.get('sql_header')) %}{% endif %}
-    {% do adapter.stage_rows(staging, checked) %}
+    {% do adapter.stage_rows(staging, (config.get('sql_header') or '') ~ '\n' ~ checked) %}
   {%- else -%}
     {% do run_query(get_create_table_as_sql(True, staging, select)) %}
   {%- endif -%}
