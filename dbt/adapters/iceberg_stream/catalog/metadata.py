@@ -250,7 +250,7 @@ def previous_snapshot_id(metadata: Metadata, snapshot: Mapping[str, Any]) -> int
 
 
 def became_current(metadata: Metadata) -> tuple[int, int] | None:
-    """Return a table's current snapshot and when it became current, last; None if unknown.
+    """Return the last entry of a table's snapshot log; None if it has none.
 
     Args:
         metadata: the table's.
@@ -262,7 +262,7 @@ def became_current(metadata: Metadata) -> tuple[int, int] | None:
 
 
 def current_since(metadata: Metadata, moment: tuple[int, int] | None) -> set[int]:
-    """Return the ids of the snapshots that became current after a moment, also of those between.
+    """Return the ids of all snapshots that became current after a moment.
 
     After a rollback, and after a rollback of a rollback, an earlier snapshot is current again.
 

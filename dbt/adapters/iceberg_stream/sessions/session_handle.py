@@ -231,7 +231,7 @@ class SessionHandle:
             twice = next(name for name in names if lower.count(name.lower()) > 1)
             raise StatementError(
                 f"The query returns the column {quote(twice)} more than once. Nothing was written. "
-                "Give each column a name of its own; upper and lower case are the same."
+                "Give each column a name of its own. Names that differ only in case count as equal."
             )
 
     def prepare(self, sql: str) -> str:

@@ -84,7 +84,7 @@ def _ranks(changes: pa.Table, names: Sequence[str]) -> pa.Int64Array:
     return pc.sort_indices(order).cast(pa.int64())
 
 
-def with_one_zero(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
+def with_one_zero_and_nan(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return changes with one zero and one NaN in their keys, as Spark compares them.
 
     Readers compare the bits: for equality deletes, 0.0 is not -0.0.

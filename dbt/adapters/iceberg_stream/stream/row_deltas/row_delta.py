@@ -24,7 +24,7 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.changes import (
     last_changes,
     order_columns,
     overtaken_deletes,
-    with_one_zero,
+    with_one_zero_and_nan,
 )
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
     POS,
@@ -159,7 +159,7 @@ class DeltaWriter:
 
     def _process(self, chunk: pa.Table) -> None:
         self._update_bounds(chunk)
-        chunk = with_one_zero(chunk, self._plan.keys)
+        chunk = with_one_zero_and_nan(chunk, self._plan.keys)
         if not self._plan.keys:
             self._sub_batch.append(chunk)
             self._delta.upserts += chunk.num_rows
