@@ -1,21 +1,24 @@
-"""A foreign writer that commits between any two calls of the catalog."""
+"""A foreign writer that commits between any two calls of the catalog, or of Spark."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.engines.sql_client import SqlClient
 
-CALLS = ("load", "metadata", "commit", "commit_all")
+OF_CATALOG = {IcebergCatalog: ("load", "metadata", "commit", "commit_all")}
+# Statements, too.
+ALL = {**OF_CATALOG, SqlClient: ("run", "stage", "rows")}
 
 
 class Calls:
-    """Counts the adapter's calls of its catalogs, and writes before one of them.
+    """Counts the adapter's calls, and writes before one of them.
 
     Args:
         write: the foreign write; its own calls do not count.
@@ -41,20 +44,31 @@ class Calls:
 
 
 @contextmanager
-def foreign_writer(write: Callable[[], None], before: int | None) -> Iterator[Calls]:
-    """Make a foreign write before one of the catalog's calls in a block."""
+def foreign_writer(
+    write: Callable[[], None],
+    before: int | None,
+    counted: Mapping[type, Sequence[str]] = OF_CATALOG,
+) -> Iterator[Calls]:
+    """Make a foreign write before one of the calls in a block.
+
+    Args:
+        write: the foreign write.
+        before: number of the call, as `Calls` has it.
+        counted: which methods are calls.
+    """
     calls = Calls(write, before)
 
-    def counted(name: str) -> Callable[..., Any]:
-        original = getattr(IcebergCatalog, name)
+    def counting(owner: type, name: str) -> Callable[..., Any]:
+        original = getattr(owner, name)
 
-        def call(self: IcebergCatalog, *args: Any, **options: Any) -> Any:
+        def call(self: Any, *args: Any, **options: Any) -> Any:
             calls.count(name)
             return original(self, *args, **options)
 
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in CALLS:
-            patch.setattr(IcebergCatalog, name, counted(name))
+        for owner, names in counted.items():
+            for name in names:
+                patch.setattr(owner, name, counting(owner, name))
         yield calls

@@ -39,6 +39,9 @@ STRATEGIES = ["merge", "delete+insert", "insert_overwrite", "append"]
 KEYED = ("merge", "delete+insert")
 # Without brackets, it is another condition after an `and`.
 ALWAYS = "1 = 0 or 1 = 1"
+CALLS = 16
+SOURCE_KEYS = [(50, "a"), (51, "a"), (51, "A"), (None, "a"), (50, None), (None, None)]
+SOURCE = "{{ this.schema }}.{{ this.identifier }}_source"
 COLUMNS = {"id": "bigint", "k": "string", "n": "bigint"}
 
 QUERIED = """
@@ -71,7 +74,8 @@ class Build:
         change: what it does to the rows.
         foreign_sql: what another writer does meanwhile; `{table}` is the table.
         foreign: what that does to the rows.
-        call: before which of the catalog's calls it does it.
+        call: before which of the adapter's calls it does it.
+        late_change: what the model does to the rows if it reads after that; None for the same.
     """
 
     sql: str
@@ -79,12 +83,14 @@ class Build:
     foreign_sql: str
     foreign: Change
     call: int
+    late_change: Change | None = None
 
     def results(self, rows: Rows, succeeds: bool) -> list[Rows]:
         """Return what the table may hold: the result of both writes in one order or the other."""
         if not succeeds:
             return [self.foreign(rows)]
-        return [self.change(self.foreign(rows)), self.foreign(self.change(rows))]
+        late_change = self.late_change or self.change
+        return [late_change(self.foreign(rows)), self.foreign(self.change(rows))]
 
 
 class RandomIncrements:
@@ -101,24 +107,45 @@ class RandomIncrements:
         self.version = self.rng.choice([1, 2, 2, 3])
         self.layout = self.rng.choice(list(LAYOUTS))
         self.foreign_keys = 0
+        self.source: Rows = []
 
     def first(self) -> tuple[str, Rows]:
-        """Return the file of the first run, and its rows."""
+        """Return the file of the first run, and its rows; the model's source is empty."""
         rows = self._rows(6)
-        return self._file(f"select * from {self._values(rows)}"), rows
+        return self._file(f"select * from {self.values(rows)}"), rows
 
     def next_build(self) -> Build:
         """Return the next run of the model."""
         if self.rng.random() < 0.4:
             self.layout = self.rng.choice(list(LAYOUTS))
+        if self.rng.random() < 0.3:
+            return self._of_source()
         reads_itself = self.rng.random() < 0.5
         sql, change = self._of_itself() if reads_itself else self._of_values()
         foreign_sql, foreign = self._foreign()
-        return Build(self._file(sql), change, foreign_sql, foreign, self.rng.randrange(16))
+        return Build(self._file(sql), change, foreign_sql, foreign, self.rng.randrange(CALLS))
+
+    def _of_source(self) -> Build:
+        """Return a run whose source gets other rows meanwhile."""
+        before, after = self.source, self._source_rows()
+        self.source = after
+        return Build(
+            self._file(f"select * from {SOURCE}"),
+            lambda rows: self._written(rows, before),
+            f"insert overwrite {{table}}_source select * from {self.values(after)}",
+            lambda rows: rows,
+            self.rng.randrange(CALLS),
+            lambda rows: self._written(rows, after),
+        )
+
+    def _source_rows(self) -> Rows:
+        """Return rows of a few keys, most of which the table has after some steps."""
+        keys = self.rng.sample(SOURCE_KEYS, 3)
+        return [(id, k, self.rng.randrange(100)) for id, k in keys]
 
     def _of_values(self) -> tuple[str, Change]:
         new = self._rows(self.rng.choice([0, 1, 4]))
-        return f"select * from {self._values(new)}", lambda rows: self._written(rows, new)
+        return f"select * from {self.values(new)}", lambda rows: self._written(rows, new)
 
     def _of_itself(self) -> tuple[str, Change]:
         if self.strategy == "append":
@@ -175,7 +202,7 @@ class RandomIncrements:
         keys = {(self.rng.choice(ids), self.rng.choice(TEXTS)) for _ in range(count)}
         return [(i, k, self.rng.randrange(6)) for i, k in sorted(keys, key=str)]
 
-    def _values(self, rows: Rows) -> str:
+    def values(self, rows: Rows) -> str:
         """Return a relation of rows; its texts are bytes, which need no quotes."""
         lines = [
             f"({'null' if i is None else i}, {'null' if k is None else _text(k)}, {n})"
@@ -204,6 +231,8 @@ class RandomIncrements:
                 config["incremental_predicates"] = [ALWAYS]
         if self.strategy == "merge":
             config["merge_engine"] = self.rng.choice(["auto", "auto", "spark"])
+            if self.rng.random() < 0.5:
+                config["matched_condition"] = "DBT_INTERNAL_SOURCE.n <> DBT_INTERNAL_DEST.n + 1000"
         return model(config, f"select {', '.join(names)} from ({sql})")
 
     def _spelled(self, names: Sequence[str]) -> list[str]:

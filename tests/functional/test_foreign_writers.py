@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import pytest
 from dbt.tests.util import run_dbt, write_file
 
-from tests.functional.foreign_writer import foreign_writer
+from tests.functional.foreign_writer import ALL, foreign_writer
 from tests.functional.lake import rows, run
 from tests.functional.random_increments import STRATEGIES, RandomIncrements
+from tests.functional.random_projects import model as random_model
 
 FIRST = "{% if not is_incremental() %}select 1 as id, 0 as n{% else %}"
 
@@ -177,11 +179,64 @@ class TestBatches:
         assert call > 20
 
 
+# Both rows and their places are read, and before them the keys that occur twice.
+CONDITION = {"matched_condition": "DBT_INTERNAL_SOURCE.n <> DBT_INTERNAL_DEST.n + 1000"}
+OF_SOURCE = {
+    "merged": {"incremental_strategy": "merge", **CONDITION},
+    "merged_by_spark": {"incremental_strategy": "merge", "merge_engine": "spark"},
+    "deleted": {"incremental_strategy": "delete+insert"},
+}
+
+
+class TestSource:
+    """The rows of a run are those of one version of its source."""
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_target(self, dbt_profile_target: Any) -> dict[str, object]:
+        return {**dbt_profile_target, "small_table_rows": 0}
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        common = {"materialized": "incremental", "unique_key": "id"}
+        sql = "select id, n from {{ target.schema }}.src"
+        return {f"{name}.sql": random_model({**common, **c}, sql) for name, c in OF_SOURCE.items()}
+
+    @pytest.mark.parametrize(
+        "name", ["merged", *(pytest.param(n, marks=pytest.mark.slow) for n in [*OF_SOURCE][1:])]
+    )
+    def test_rows_are_of_one_version(self, project: Any, name: str) -> None:
+        expected = dict.fromkeys((1, 2, 3, 4), 0)
+        run(project, f"create or replace table {{schema}}.src as {pairs(expected)}")
+        run_dbt(["run", "--select", name])
+        for call in count():
+            before = dict.fromkeys((1, 2, 3), call + 1)
+            after = dict.fromkeys((2, 3, 4), -call - 1)
+            run(project, f"insert overwrite {{schema}}.src {pairs(before)}")
+            write = foreign_write(project, f"insert overwrite {{schema}}.src {pairs(after)}")
+            with foreign_writer(write, call, ALL) as calls:
+                run_dbt(["run", "--select", name])
+            actual = rows(project, f"select id, n from {{schema}}.{name}")
+            possible = [expected | before, expected | after]
+            assert sorted(actual) in [sorted(each.items()) for each in possible], (
+                calls.names[: call + 1],
+                expected,
+            )
+            if not calls.has_written:
+                break
+            expected = dict(actual)
+        assert call > 10
+
+
+def pairs(rows: dict[int, int]) -> str:
+    values = ", ".join(f"({id}, {n})" for id, n in rows.items())
+    return f"select * from values {values} as t(id, n)"
+
+
 # The others are written by the same code, or replace more.
 SHORT = ("merge", "append")
 
 
-class TestHistories:
+class Histories:
     """Increments of all strategies, with a foreign write in most of them."""
 
     @pytest.mark.parametrize(
@@ -202,11 +257,12 @@ class TestHistories:
         name = f"m{seed}_{strategy.replace('+', '_')}"
         sql, expected = random.first()
         self.build(project, name, sql)
+        run(project, f"create table {{schema}}.{name}_source as select * from {random.values([])}")
         for step in range(steps):
             build = random.next_build()
             table = f"{project.test_schema}.{name}"
             write = foreign_write(project, build.foreign_sql.format(table=table))
-            with foreign_writer(write, build.call) as calls:
+            with foreign_writer(write, build.call, ALL) as calls:
                 result = self.build(project, name, build.sql)
             at = f"seed {seed}, {strategy}, step {step}"
             succeeds = result.status == "success"
@@ -230,3 +286,16 @@ class TestHistories:
         write_file(sql, project.project_root, "models", f"{name}.sql")
         (result,) = run_dbt(["run", "--select", name], expect_pass=None)
         return result
+
+
+class TestHistories(Histories):
+    """Small increments are read once, by dbt's process."""
+
+
+@pytest.mark.slow
+class TestHistoriesOfManyRows(Histories):
+    """All increments are staged, and written by Spark."""
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_target(self, dbt_profile_target: Any) -> dict[str, object]:
+        return {**dbt_profile_target, "small_table_rows": 0}

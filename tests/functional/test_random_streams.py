@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from dbt.tests.util import run_dbt
 
-from tests.functional.foreign_writer import foreign_writer
+from tests.functional.foreign_writer import ALL, foreign_writer
 from tests.functional.lake import rows, run
 from tests.functional.random_streams import KINDS, WAYS, Change, Row, Truth, changes, models
 from tests.functional.test_foreign_writers import foreign_write
@@ -161,7 +161,8 @@ class TestRandomStreams:
             before, landed = deepcopy(truths), self.land_all(truths)
             for name, kind in names.items():
                 sql, change = self.other_write(name, before[kind, name])
-                with foreign_writer(foreign_write(project, sql), self.rng.randrange(12)) as calls:
+                write = foreign_write(project, sql)
+                with foreign_writer(write, self.rng.randrange(20), ALL) as calls:
                     run_dbt(["run", "--select", name])
                 if not calls.has_written:
                     run(project, sql)

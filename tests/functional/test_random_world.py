@@ -19,7 +19,7 @@ from dbt_common.exceptions import DbtDatabaseError
 from dbt.adapters.iceberg_stream.builds.errors import BuildConflict
 from dbt.adapters.iceberg_stream.connections import IcebergStreamConnectionManager
 from tests.functional.dbt_process import dbt_processes
-from tests.functional.foreign_writer import foreign_writer
+from tests.functional.foreign_writer import ALL, foreign_writer
 from tests.functional.lake import rows, run, table
 from tests.functional.random_world import (
     DAYS,
@@ -174,11 +174,11 @@ class WholeProject:
             at = f"seed {seed}, step {step}: {happened}"
             if rng.random() < 0.5:
                 event = rng.choice(kinds[:3])(world)
-                call = rng.randrange(60)
+                call = rng.randrange(100)
                 at += f", {event.name} before call {call}"
                 write = lambda event=event: self.happens(project, world, event)  # noqa: E731
                 # Nothing is published then, and the next build begins again.
-                with foreign_writer(write, call) as calls, suppress(BuildConflict):
+                with foreign_writer(write, call, ALL) as calls, suppress(BuildConflict):
                     self.build(project, world)
                 if not calls.has_written:
                     write()
