@@ -190,6 +190,11 @@ class RandomIncrements:
                     ],
                 ),
                 (
+                    "call lake.system.rewrite_data_files(table => '{table}', options => "
+                    "map('rewrite-all', 'true'))",
+                    lambda rows: rows,
+                ),
+                (
                     # Iceberg takes a partition whose value is null for less than any number.
                     f"delete from {{table}} where id is not null and id < {number}",
                     lambda rows: [row for row in rows if row[0] is None or row[0] >= number],

@@ -61,6 +61,7 @@ class Truth:
         key = tuple(getattr(change, name) for name in self.key)
         if change.op == "t":
             self.rows.clear()
+            self.deleted.clear()
             return
         if self.is_ordered and change.at < self._latest(key):
             return
@@ -175,6 +176,11 @@ KINDS = {
         Versions,
         "id, part, value, other, at, __START_AT, __END_AT",
         others_write=False,
+    ),
+    "emptied_in_order": Kind(
+        f"{ORDERED}, apply_as_truncates=\"op = 't'\"",
+        lambda: Truth(is_ordered=True),
+        ops="udt",
     ),
 }
 # What PyArrow computes, and what only Spark does; how many rows are a batch.

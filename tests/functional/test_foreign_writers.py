@@ -41,6 +41,18 @@ MODELS = {
     "appended_by_metadata": model(
         "select sum(record_count) + 1 as id, 0 as n from {{ this }}.files", "append"
     ),
+    # They read something else than tables of the catalog, too.
+    "merged_with_file": model(
+        f"{COUNT} cross join (select 1 from text.`{__file__}` limit 1)", "merge", unique_key="id"
+    ),
+    "merged_by_name": model(
+        COUNT.replace("{{ this }}", "identifier('{{ this.schema }}.{{ this.identifier }}')"),
+        "merge",
+        unique_key="id",
+    ),
+    "appended_with_file": model(
+        f"{NEXT} cross join (select 1 from text.`{__file__}` limit 1)", "append"
+    ),
     "merged_queried": model(COUNT_QUERIED, "merge", unique_key="id"),
     "merged_by_spark_queried": model(COUNT_QUERIED, "merge", unique_key="id", merge_engine="spark"),
     # The hook comes after the node's own write.
@@ -48,7 +60,7 @@ MODELS = {
         NEXT_QUERIED, "append", post_hook="insert into {{ this }} select -1, 0 where false"
     ),
 }
-APPENDED = ("appended", "appended_queried", "appended_by_metadata")
+APPENDED = ("appended", "appended_queried", "appended_by_metadata", "appended_with_file")
 # What another run of the same model does to the table.
 FOREIGN = {
     name: f"insert into {{schema}}.{name} select max(id) + 1, 0 from {{schema}}.{name}"
@@ -73,12 +85,13 @@ BATCHES = ["--event-time-start", "2026-01-01", "--event-time-end", "2026-01-04"]
 
 # Small tables are written by dbt's process, the others by Spark.
 SMALL = [
-    "merged",
+    pytest.param("merged", marks=pytest.mark.slow),
+    "merged_by_name",
     pytest.param("appended", marks=pytest.mark.slow),
     pytest.param("merged_queried", marks=pytest.mark.slow),
     "appended_queried",
 ]
-FAST = ("merged", "appended_queried")
+FAST = ("merged_with_file", "appended_queried")
 
 
 def foreign_write(project: Any, sql: str) -> Callable[[], None]:

@@ -23,6 +23,11 @@ HEADER = """
 {% if var('unset', false) %} set spark.sql.ansi.enabled = false; {% endif %}
 {% endcall %}
 """
+NEEDED = """
+{% call set_sql_header(config) %}
+create or replace temporary view of_header as select 1 as id;
+{% endcall %}
+"""
 SNAPSHOT = """
 snapshots:
   - name: history
@@ -49,6 +54,9 @@ class TestStagedRows:
             "merged.sql": merged,
             "named.sql": named,
             "twice.sql": twice,
+            "needs_header.sql": model(by_spark, "select id from of_header").replace(
+                "select", NEEDED + "select", 1
+            ),
             "header.sql": header,
             "source.yml": SOURCE,
         }
@@ -77,11 +85,14 @@ class TestStagedRows:
         assert sorted(rows(project, f"select id, v from {{schema}}.{name}")) == [(1, 11), (2, 21)]
 
     @pytest.mark.parametrize(
-        "name, relation", [("named", "`odd-name ``x```"), ("header", "header")]
+        "name, relation",
+        [
+            ("named", "`odd-name ``x```"),
+            ("header", "header"),
+            ("needs_header", "needs_header"),
+        ],
     )
-    def test_odd_names_and_headers_without_statements(
-        self, project: Any, name: str, relation: str
-    ) -> None:
+    def test_odd_names_and_headers(self, project: Any, name: str, relation: str) -> None:
         for _ in range(2):
             run_dbt(["run", "--select", name])
         assert rows(project, f"select id from {{schema}}.{relation}") == [(1,)]

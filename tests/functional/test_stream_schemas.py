@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,56 @@ class TestFiles:
     def test_full_refresh(self, project: Any) -> None:
         run_dbt(["run", "--full-refresh"])
         assert rows(project, "select count(*), max(b) from {schema}.files") == [(6, 7.5)]
+
+
+# Spark compares their order with that of the table's rows, or they are laid out by columns that
+# the source has widened.
+ORDERED = "{{ config(materialized='stream', unique_key='id', sequence_by='at', %s) }}"
+OF_ORDERED = " select * from {{ stream(source('landing', 'files')) }}"
+COMPARED = {
+    "kept": "ignore_null_updates=true",
+    "marked": "soft_deletes='gone'",
+    "by_equality": "delete_encoding='equality'",
+    "by_rewriting": "delete_encoding='copy_on_write'",
+}
+LAID_OUT = {"by_key": "partition_by='id'", "in_buckets": "partition_by='bucket(2, id)'"}
+
+
+def decimals(precision: int, *values: str) -> pa.Array:
+    return pa.array([Decimal(value) for value in values], pa.decimal128(precision, 2))
+
+
+class TestWiderColumns:
+    """Columns that order changes and lay out tables get a wider type in the table."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        options = {**COMPARED, **LAID_OUT, "plain": ""}
+        texts = {f"{name}.sql": ORDERED % text + OF_ORDERED for name, text in options.items()}
+        return {"sources.yml": SOURCES, **texts}
+
+    def test_the_table_is_wider_than_the_source(self, project: Any) -> None:
+        land(project, "1", 90, id=ids(1, 2), at=decimals(9, "5", "5"), v=ids(1, 1))
+        run_dbt(["run"])
+        for name in (*COMPARED, "plain"):
+            run(project, f"alter table {{schema}}.{name} alter column at type decimal(20, 2)")
+        land(project, "2", 80, id=ids(1, 2), at=decimals(9, "4", "6"), v=ids(9, 2))
+        run_dbt(["run"])
+        self.assert_rows(project, [(1, 1), (2, 2)])
+
+    def test_a_refresh_begins_with_the_narrow_columns(self, project: Any) -> None:
+        """The table is sorted by one of them."""
+        kind = pa.int64()
+        land(project, "3", 70, id=ids(3, kind=kind), at=decimals(20, "7"), v=ids(3))
+        run_dbt(["run"])
+        run(project, "alter table {schema}.plain write ordered by at, id")
+        run_dbt(["run", "--full-refresh"])
+        self.assert_rows(project, [(1, 1), (2, 2), (3, 3)])
+
+    def assert_rows(self, project: Any, expected: list[Any]) -> None:
+        for name in (*COMPARED, *LAID_OUT, "plain"):
+            actual = rows(project, f"select id, v from {{schema}}.{name} order by id")
+            assert (name, actual) == (name, expected)
 
 
 class TestRoutesOfFiles:

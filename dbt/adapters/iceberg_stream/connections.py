@@ -177,9 +177,13 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         Raises:
             DbtDatabaseError: the query failed.
         """
+        from dbt.adapters.iceberg_stream.sessions.node_queries import note_unknown
+
         logger.debug(f"Staging the rows of a query as {view}:\n{query}")
         with self.exception_handler(query):
-            self.get_thread_connection().handle.stage(view, query)
+            handle = self.get_thread_connection().handle
+            note_unknown(handle, query)
+            handle.stage(view, query)
 
     def append_few_rows(
         self, name: QualifiedName, query: str, branch: str | None

@@ -121,13 +121,13 @@ class Cursor:
             self._table, self._from_cache = handle.query(sql)
         else:
             view = temporary_view(sql) if self._statement.verb in VIEW_VERBS else None
+            if view is not None:
+                note_unknown(handle, sql)
             before = handle.read_set_of(view.reads) if view and view.is_cached else None
             self._relation = handle.session.run(sql)
             if self._statement.verb == "call":
                 handle.own_reads.follow()
             if view is not None:
-                if view.reads is None:
-                    note_unknown(handle, sql)
                 self._record_view(view, before)
 
     def _note_write(self, table: QualifiedName) -> None:
@@ -141,8 +141,8 @@ class Cursor:
 
     def _record_view(self, view: TemporaryView, before: ReadSet | None) -> None:
         handle, name = self._handle, view.name.lower()
+        handle.forget_view((name,))
         handle.views[name] = view.reads and view.reads.of_tables()
-        handle.cached.pop(name, None)
         if view.is_cached:
             handle.cached[name] = before
 

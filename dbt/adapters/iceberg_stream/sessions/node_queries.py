@@ -16,7 +16,9 @@ from sqlglot.tokens import TokenType
 from dbt.adapters.iceberg_stream.builds.names import without_build
 from dbt.adapters.iceberg_stream.catalog.catalogs import QualifiedName
 from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
+from dbt.adapters.iceberg_stream.sql.queries import reads
 from dbt.adapters.iceberg_stream.sql.reads import CURRENT, NameParts, Reads
+from dbt.adapters.iceberg_stream.sql.statements import classify
 from dbt.adapters.iceberg_stream.tables.commit.read_check import NOTHING, ReadCheck
 from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet
 
@@ -53,8 +55,7 @@ def note_query(
         return
     if node.get("materialized") == "ephemeral":
         # Its text is part of the models that read it, which dbt does not name here.
-        if (read_set := handle.read_set(sql)) is not None:
-            handle.nodes.note_ephemeral(str(node["unique_id"]), read_set)
+        handle.nodes.note_ephemeral(str(node["unique_id"]), handle.read_set(sql))
         return
     mentions = _mentions(sql, relation[-1])
     if node.get("materialized") in REPLACING and not mentions:
@@ -65,21 +66,21 @@ def note_query(
     if any(_are_same(name, own) for name in handle.own_reads.read_set.versions):
         return  # the first query decides: its rows are the oldest ones
     table = handle.nodes.read_as(*relation)
-    # It is unknown for `identifier(…)`, and for what is not understood.
     read_set = handle.read_set(sql)
-    if mentions if read_set is None else _reads_current(read_set, own):
+    # `identifier(…)` may read it, and what is not understood.
+    if _reads_current(read_set, own) or (mentions and not read_set.is_complete):
         _note(handle, table)
 
 
 def note_unknown(handle: SessionHandle, sql: str) -> None:
-    """Note that a temporary view may read the node's own table, if its query is not understood.
+    """Note that a view's query may read the node's own table, if it is not understood.
 
     Args:
         handle: the node's session.
-        sql: the statement that defines the view.
+        sql: the query, or the statement that defines the view, before it runs.
     """
     relation = _own_relation()
-    if relation is not None and _mentions(sql, relation[-1]):
+    if relation is not None and reads(sql) is None and _mentions(sql, relation[-1]):
         _note(handle, handle.nodes.read_as(*relation))
 
 
@@ -114,7 +115,12 @@ def read_check(
         for read_set in (own, *handle.nodes.queried_by_ephemeral()):
             queried |= read_set.only(n for n in read_set.versions if _are_same(n, target))
         queried = replace(queried, written=own.written)
-    check = ReadCheck(handle.catalogs, target, handle.read_set(sql), queried)
+    read_set = handle.read_set(sql)
+    # A statement that writes names its target, too.
+    names = 2 if classify(sql).writes else 1
+    if reads(sql) is None and _mentions(sql, target[-1], names):
+        read_set |= handle.read_set_of(Reads(frozenset({target})))
+    check = ReadCheck(handle.catalogs, target, read_set, queried)
     check.check_queried()
     return check
 
@@ -127,9 +133,7 @@ def _own_relation() -> tuple[str, str, str] | None:
 
 
 def _note(handle: SessionHandle, table: NameParts) -> None:
-    read_set = handle.read_set_of(Reads(frozenset({table})))
-    if read_set is not None:
-        handle.own_reads.note(read_set)
+    handle.own_reads.note(handle.read_set_of(Reads(frozenset({table}))))
 
 
 def _reads_current(read_set: ReadSet, table: QualifiedName) -> bool:
@@ -149,14 +153,15 @@ def _lower(name: QualifiedName) -> NameParts:
     return tuple(part.lower() for part in name)
 
 
-def _mentions(sql: str, name: str) -> bool:
-    """Return whether a name is in a statement, comments aside."""
+def _mentions(sql: str, name: str, times: int = 1) -> bool:
+    """Return whether a name is in a statement so many times, comments aside."""
     try:
         tokens = Spark().tokenize(sql)
     except TokenError:
         return True
     name = name.lower()
-    return any(
+    found = sum(
         name == token.text.lower() or (token.token_type in TEXTS and name in token.text.lower())
         for token in tokens
     )
+    return found >= times

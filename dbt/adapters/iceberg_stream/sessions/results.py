@@ -117,10 +117,11 @@ class ResultCache:
 
         try:
             # Temporary views belong to one session, so queries of them are not cached.
-            return capture_read_set(self._catalogs, reads(sql), {})
+            read_set = capture_read_set(self._catalogs, reads(sql), {})
         except CATALOG_ERRORS as error:
             logger.debug(f"Not cached: {error}")
             return None
+        return read_set if read_set.is_complete else None
 
     def _key(self, form: list[str], read_set: ReadSet, context: Mapping[str, str]) -> str:
         # The rows of a tag are those of its snapshot, whatever else changes in the table, and those

@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
 )
 from dbt.adapters.iceberg_stream.tables.commit.work_branch import WorkBranch
 
+ATTEMPTS = 3
 NOTHING_VISIBLE = "Nothing of the statement is visible. Run the model again."
 
 
@@ -45,25 +46,32 @@ def write_from_target(
     Raises:
         StatementError: it failed, or the target has changed; nothing of it is visible.
     """
-    target = check.table
-    catalog, name = handle.catalogs.split(target)
-    work = WorkBranch(catalog, name, write_id, branch or MAIN)
     try:
-        metadata = work.begin()
-        with ExitStack() as undo:
-            undo.callback(work.remove)
-            check.check_attempt(metadata or catalog.metadata(name))
-            if metadata is None:
-                undo.pop_all()
-                return False
-            parts = (catalog.name, *name, f"branch_{work.name}")
-            _run(handle, with_target(with_target_alias(sql), ".".join(map(quote, parts))))
-            work.publish()
-            undo.pop_all()
-    except CommitConflict as error:
-        raise StatementError(changed_message(target)) from error
+        for _ in range(ATTEMPTS):
+            # Compactions by others do not change what was read.
+            with suppress(CommitConflict):
+                return _write_on_branch(handle, sql, branch or MAIN, check, write_id)
     except CatalogError as error:
         raise StatementError(str(error)) from error
+    raise StatementError(changed_message(check.table))
+
+
+def _write_on_branch(
+    handle: SessionHandle, sql: str, branch: str, check: ReadCheck, write_id: str
+) -> bool:
+    catalog, name = handle.catalogs.split(check.table)
+    work = WorkBranch(catalog, name, write_id, branch)
+    metadata = work.begin()
+    with ExitStack() as undo:
+        undo.callback(work.remove)
+        check.check_attempt(metadata or catalog.metadata(name))
+        if metadata is None:
+            undo.pop_all()
+            return False
+        parts = (catalog.name, *name, f"branch_{work.name}")
+        _run(handle, with_target(with_target_alias(sql), ".".join(map(quote, parts))))
+        work.publish()
+        undo.pop_all()
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -91,6 +92,8 @@ class SessionHandle:
         self.views: dict[str, Reads | None] = {}
         # What the cached ones among them had read when they were cached; None if unknown.
         self.cached: dict[str, ReadSet | None] = {}
+        # Those whose rows the engine keeps as they were.
+        self._staged: set[str] = set()
         # What the node's queries have read of its own table; see `node_queries.py`.
         self.own_reads = OwnReads(catalogs)
         self._ended = threading.Event()
@@ -220,6 +223,7 @@ class SessionHandle:
             self.progress.finish()
         self.views[view.lower()] = read and read.of_tables()
         self.cached[view.lower()] = before
+        self._staged.add(view.lower())
 
     def _refuse_duplicate_columns(self, view: str) -> None:
         names = [name for name, _ in self.session.schema(f"select * from {quote(view)}")]
@@ -260,8 +264,8 @@ class SessionHandle:
                 self._registered[signature.name] = definition
         return prepared.sql
 
-    def read_set(self, sql: str) -> ReadSet | None:
-        """Return what a statement reads, in the versions of now; None if that is unknown.
+    def read_set(self, sql: str) -> ReadSet:
+        """Return what a statement reads, in the versions of now.
 
         Views that are cached keep the rows, and have the versions, of the time when they were.
 
@@ -270,7 +274,7 @@ class SessionHandle:
         """
         return self.read_set_of(reads(sql))
 
-    def read_set_of(self, read: Reads | None) -> ReadSet | None:
+    def read_set_of(self, read: Reads | None) -> ReadSet:
         """Return the read set of a statement that is parsed, for the checks of writes.
 
         Args:
@@ -300,6 +304,7 @@ class SessionHandle:
         if name is not None and len(name) == 1:
             self.views.pop(name[0].lower(), None)
             self.cached.pop(name[0].lower(), None)
+            self._staged.discard(name[0].lower())
 
     def on_write(
         self,
@@ -310,6 +315,8 @@ class SessionHandle:
     ) -> None:
         """Note that this session changed a table: Spark computes its cached views again.
 
+        It does not compute staged rows again.
+
         Args:
             table: the table.
             rows_changed: whether rows may have changed; otherwise only columns or properties.
@@ -317,7 +324,12 @@ class SessionHandle:
             replaced: whether there is another table now, or none.
         """
         for view, read_set in self.cached.items():
-            if read_set is not None and table in read_set.versions:
+            if read_set is None or table not in read_set.versions:
+                continue
+            if view in self._staged and snapshot_id is not None:
+                written = read_set.written | {snapshot_id}
+                self.cached[view] = dataclasses.replace(read_set, written=written)
+            else:
                 self.cached[view] = self._after_write(read_set, table, rows_changed)
         self.own_reads.on_write(table, not rows_changed, replaced, snapshot_id)
 

@@ -85,7 +85,7 @@ class TableSizes:
         """
         relations: dict[QualifiedName, Metadata] = {}
         read_set = capture_read_set(self.catalogs, reads(query), views, relations, self._load)
-        if read_set is None:
+        if not read_set.is_complete:
             return None
         tables = [metadata for metadata in relations.values() if "versions" not in metadata]
         is_small = all(map(self.is_small, tables)) and sum(map(_rows, tables)) <= most_rows

@@ -231,7 +231,7 @@ class Write:
                 return False
             if error.commit_state_unknown or handle.canceled:
                 return False
-            if rebuilds or check is None or check.read_set is None:
+            if rebuilds or check is None or not check.read_set.is_complete:
                 return rebuilds
             if changed := check.changed():
                 error.add(

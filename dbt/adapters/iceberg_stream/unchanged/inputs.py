@@ -111,7 +111,7 @@ def capture_inputs(
         raise UnknownInputs(f"its rows may change with `{column}` when its tables are compacted")
     relations: dict[QualifiedName, Metadata] = {}
     read_set = capture_read_set(catalogs, reads(sql), {}, relations)
-    if read_set is None:
+    if not read_set.is_complete:
         raise UnknownInputs("it reads something that is not a table or view of a catalog")
     if part := next(filter(None, map(variable_part, read_set.definitions)), None):
         raise UnknownInputs(f"the rows of a view that it reads may change with `{part}`")
@@ -133,7 +133,7 @@ def capture_inputs(
             if with_history:
                 ids = (digest((metadata.get("snapshot-log") or [None])[-1]),)
             elif read_set.as_of.get(name, CURRENT) != CURRENT:
-                ids = (digest(version[1]),)
+                ids = (digest([version.fixed, version.current]),)
             tables[published] = (ids, schema_digest(metadata))
         if names[name] != own:
             changes[name] = version

@@ -61,10 +61,11 @@ def test_tables() -> None:
     actual = pinned(Catalog(a=table(), b=table(None, 3, "u", 9)), "select * from s.a join lake.s.b")
     x, y = ([{"id": number, "name": "x"}] for number in (0, 3))
     assert actual.versions == {
-        ("s", "a"): ("t", 1, x, None, 5),
-        ("s", "b"): ("u", None, y, None, 9),
+        ("s", "a"): ("t", (), x, 1, None, 5),
+        ("s", "b"): ("u", (), y, None, None, 9),
     }
     assert actual.definitions == ()
+    assert actual.is_complete
 
 
 @pytest.mark.parametrize(
@@ -79,8 +80,15 @@ def test_tables() -> None:
     ],
 )
 def test_what_cannot_be_told(sql: str) -> None:
-    assert pinned(Catalog(a=table(), away="away"), sql) is None
-    assert capture_read_set(one_catalog(Catalog()), None, {}) is None  # type: ignore[arg-type]
+    """What is known counts: the table to which rows are written may be among it."""
+    read_set = pinned(Catalog(a=table(), away="away"), sql)
+    assert not read_set.is_complete
+    assert set(read_set.versions) == ({("s", "a")} if "s.a," in sql else set())
+
+
+def test_a_statement_that_is_not_understood() -> None:
+    actual = capture_read_set(one_catalog(Catalog()), None, {})  # type: ignore[arg-type]
+    assert (actual.versions, actual.is_complete) == ({}, False)
 
 
 def test_views_are_looked_through() -> None:
@@ -92,7 +100,7 @@ def test_views_are_looked_through() -> None:
     )
     actual = pinned(catalog, "select * from s.v")
     assert set(actual.versions) == {("s", name) for name in "abvw"}
-    assert actual.versions["s", "v"] == ("v", 2, None, 0, None)
+    assert actual.versions["s", "v"] == ("v", (2,), None, None, 0, None)
     assert actual.definitions == ("select * from b, s.v", "select * from s.w, s.a")
 
 
@@ -112,13 +120,13 @@ def test_names_in_views(more: dict[str, Any], expected: set[tuple[str, str]] | N
     catalog = Catalog(a=table(), v=view("select * from a", **more))
     catalog.relations["o.p", "a"] = table()
     actual = pinned(catalog, "select * from s.v")
-    assert (actual and set(actual.versions)) == expected
+    assert (set(actual.versions) if actual.is_complete else None) == expected
 
 
 def test_temporary_views() -> None:
     views = {"tmp": Reads(frozenset({("s", "a"), ("second",)})), "second": None}
     catalog = Catalog(a=table())
-    assert pinned(catalog, "select * from TMP", views) is None
+    assert not pinned(catalog, "select * from TMP", views).is_complete
     views["second"] = Reads(frozenset())
     assert set(pinned(catalog, "select * from TMP", views).versions) == {("s", "a")}
 
@@ -180,7 +188,7 @@ def test_versions(sql: str, now: Any, changed: bool) -> None:
     assert actual.changed(catalog) == (("s", "a") if changed else None)
     # Without the time of the last change, by which a tag that moved and came back is noticed.
     then, later = (
-        {name: version[:3] for name, version in read.versions.items()}
+        {name: version[:4] for name, version in read.versions.items()}
         for read in (actual, pinned(catalog, sql))
     )
     assert (later != then) == changed
@@ -193,19 +201,20 @@ def test_several_catalogs() -> None:
     lake = Catalog(a=table(1), b=table(2))
     catalogs = Catalogs("Lake", {"Lake": lambda: lake, "north": lambda: north})  # type: ignore[dict-item, return-value]
     actual = capture_read_set(catalogs, reads("select * from NORTH.s.v, s.a, north.s.w"), {})
-    assert actual is not None
-    assert {name: version[1] for name, version in actual.versions.items()} == {
-        ("s", "a"): 1,
-        ("s", "b"): 2,
-        ("north", "s", "a"): 7,
-        ("north", "s", "v"): 2,
-        ("north", "s", "w"): 2,
+    assert {
+        name: (version.fixed, version.current) for name, version in actual.versions.items()
+    } == {
+        ("s", "a"): ((), 1),
+        ("s", "b"): ((), 2),
+        ("north", "s", "a"): ((), 7),
+        ("north", "s", "v"): ((2,), None),
+        ("north", "s", "w"): ((2,), None),
     }
     assert actual.changed(catalogs) is None
     north.relations["s", "a"] = table(8)
     assert actual.changed(catalogs) == ("north", "s", "a")
     # Spark reads the first of two parts as a catalog, and so does not find a namespace of its name.
-    assert capture_read_set(catalogs, reads("select * from north.a"), {}) is None
+    assert not capture_read_set(catalogs, reads("select * from north.a"), {}).is_complete
 
 
 def test_cached_views_keep_the_versions_of_their_rows() -> None:
@@ -215,9 +224,11 @@ def test_cached_views_keep_the_versions_of_their_rows() -> None:
     catalog.relations["s", "a"] = table(2)
     sql = reads("select * from NEW join s.b")
     actual = capture_read_set(catalogs, sql, views, cached=cached)
-    assert actual is not None
     x = [{"id": 0, "name": "x"}]
-    assert actual.versions == {("s", "a"): ("t", 1, x, None, 5), ("s", "b"): ("u", 5, x, None, 5)}
+    assert actual.versions == {
+        ("s", "a"): ("t", (), x, 1, None, 5),
+        ("s", "b"): ("u", (), x, 5, None, 5),
+    }
     assert actual.changed(catalogs) == ("s", "a")
     assert actual.has_changed(("s", "a"), None)
     assert not actual.has_changed(("s", "other"), None)
@@ -225,7 +236,7 @@ def test_cached_views_keep_the_versions_of_their_rows() -> None:
     widened = table(1, schema=1)
     assert not actual.with_schema(("s", "a"), widened).has_changed(("s", "a"), widened)
     assert actual.with_schema(("s", "a"), table(2, schema=1)).changed(catalogs) == ("s", "a")
-    assert capture_read_set(catalogs, sql, views, cached={"new": None}) is None
+    assert not capture_read_set(catalogs, sql, views, cached={"new": None}).is_complete
 
 
 def logged(*snapshots: int, at: int = 5) -> dict[str, Any]:
@@ -238,6 +249,9 @@ def logged(*snapshots: int, at: int = 5) -> dict[str, Any]:
 def test_a_version_that_was_there_in_between() -> None:
     """Rows may have been read of it; a change of a property is no change of rows."""
     read_set = pinned(Catalog(a=logged(1)), "select * from s.a")
+    also_fixed = pinned(Catalog(a=logged(1)), "select * from s.a join s.a version as of 1")
+    assert also_fixed.has_changed(("s", "a"), logged(1, 2, 1))
+    assert not also_fixed.has_changed(("s", "a"), logged(1, at=6))
     assert not read_set.has_changed(("s", "a"), logged(1, at=6))
     assert read_set.has_changed(("s", "a"), logged(1, 2, 1))
     # The catalog may leave out snapshots that are not current.

@@ -50,6 +50,16 @@ class TargetTable:
     def order_names(self) -> list[str]:
         return [f"{ORDER}{number}" for number in range(self.orders)]
 
+    def arrival_names(self, sequences: int) -> list[str]:
+        """Return the order in which changes arrive.
+
+        Among changes whose place in the source is not known, `sequence_by` decides.
+
+        Args:
+            sequences: how many columns `sequence_by` has.
+        """
+        return [*self.order_names[sequences:], *self.order_names[:sequences]]
+
     @property
     def before(self) -> str:
         """The window frame of a change and all changes before it."""
@@ -89,22 +99,33 @@ def get_not_late_sql(
         tombstones: a view of changed keys, each with the `sequence_by` values of its change; None
             if there is none.
     """
-    ours = ", ".join(f"c.{ORDER}{number}" for number, _ in enumerate(sequence_by))
+    ours = [f"c.{ORDER}{number}" for number, _ in enumerate(sequence_by)]
     columns = [quote(name) for name in sequence_by]
-    rows = ", ".join(f"t.{column}" for column in columns)
     sql = (
         f"select c.* from (\n{changes}\n) as c left join {table.relation} as t "
         f"on {table.match('c', 't')} "
     )
-    is_newer = f"(t.{columns[0]} is null or struct({ours}) >= struct({rows}))"
+    is_newer = _at_least_sql(ours, [f"t.{column}" for column in columns])
     if tombstones is None:
         return f"{sql} where {is_newer}"
     keys = ", ".join(quote(key) for key in table.keys)
     return (
         f"{sql} left join (select {keys}, max(struct({', '.join(columns)})) as last "
         f"from {tombstones} group by {keys}) as x on {table.match('c', 'x')} "
-        f"where {is_newer} and (x.last is null or struct({ours}) >= x.last)"
+        f"where {is_newer} and {_at_least_sql(ours, [f'x.last.{column}' for column in columns])}"
     )
+
+
+def _at_least_sql(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    """Return SQL that compares orders, of which the other one may be null.
+
+    Column by column, because Spark does not compare structs of decimals with other precisions.
+    """
+    pairs = list(zip(ours, theirs, strict=True))
+    sql = "true"
+    for own, other in reversed(pairs):
+        sql = f"({other} is null or {own} > {other} or ({own} = {other} and {sql}))"
+    return sql
 
 
 def get_not_overtaken_sql(changes: str, table: TargetTable, sequence_by: Sequence[str]) -> str:
@@ -117,10 +138,8 @@ def get_not_overtaken_sql(changes: str, table: TargetTable, sequence_by: Sequenc
         table: the table.
         sequence_by: columns of the table that order the changes.
     """
-    names, count = table.order_names, len(sequence_by)
-    ours = f"struct({', '.join(names[:count])})"
-    # Among changes whose place in the source is not known, `sequence_by` decides.
-    arrival = ", ".join([*names[count:], *names[:count]])
+    ours = f"struct({', '.join(table.order_names[: len(sequence_by)])})"
+    arrival = ", ".join(table.arrival_names(len(sequence_by)))
     window = f"{table.by_key} order by {arrival} rows between unbounded preceding and 1 preceding"
     return (
         f"select * except (__newest) from "

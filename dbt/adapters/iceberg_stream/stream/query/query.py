@@ -413,7 +413,8 @@ class StreamQuery:
 
     def after_truncate(self) -> str:
         """Return SQL of the changes after the last one that deletes all rows."""
-        orders = ", ".join(self._target.order_names)
+        # Whatever `sequence_by` says: a truncate has no row.
+        orders = ", ".join(self._target.arrival_names(len(self.options.sequence_by)))
         return self._finished(
             f"with changes as (select {self._listed()}, {self._truncated} as truncated "
             f"from {self._rows})\n"

@@ -87,7 +87,7 @@ def _ranks(changes: pa.Table, names: Sequence[str]) -> pa.Int64Array:
 def with_one_zero_and_nan(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return changes with one zero and one NaN in their keys, as Spark compares them.
 
-    Readers compare the bits: for equality deletes, 0.0 is not -0.0.
+    Readers compare the bits: for equality deletes and partitions, 0.0 is not -0.0.
 
     Args:
         changes: the changes.
@@ -96,9 +96,22 @@ def with_one_zero_and_nan(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
     for name in keys:
         if pa.types.is_floating(changes.schema.field(name).type):
             at = changes.schema.get_field_index(name)
-            values = pc.add(one_nan(changes[name]), pa.scalar(0.0, changes[name].type))
+            values = _with_one_zero_and_nan(changes[name])
             changes = changes.set_column(at, changes.schema.field(at), values)
+    if keys and PARTITION in changes.column_names:
+        at = changes.schema.get_field_index(PARTITION)
+        struct = changes[PARTITION].combine_chunks()
+        if any(pa.types.is_floating(field.type) for field in struct.type):
+            parts = [_with_one_zero_and_nan(part) for part in struct.flatten()]
+            partitions = pa.StructArray.from_arrays(parts, fields=list(struct.type))
+            changes = changes.set_column(at, PARTITION, partitions)
     return changes
+
+
+def _with_one_zero_and_nan(values: pa.Array) -> pa.Array:
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.add(one_nan(values), pa.scalar(0.0, values.type))
 
 
 def chunks(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Table]:

@@ -38,7 +38,7 @@ from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema
-from dbt.adapters.iceberg_stream.tables.commit.schema_updates import schema_updates
+from dbt.adapters.iceberg_stream.tables.commit.schema_updates import replaced_schema_updates
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import PREFIX
 from dbt.adapters.iceberg_stream.tables.drop import Drop, remove_unreferenced, run_drops
 
@@ -181,6 +181,6 @@ def read_takeover(staged: LoadedTable, own: LoadedTable, sink_id: str) -> Takeov
     schema, current = current_schema(staged.metadata), current_schema(own.metadata)
     is_same = schema.as_struct() == current.as_struct()
     is_same = is_same and schema.identifier_field_ids == current.identifier_field_ids
-    updates = () if is_same else schema_updates(own.metadata, schema)
+    updates = () if is_same else replaced_schema_updates(own.metadata, schema)
     next_row_id = staged.metadata.get("next-row-id", 0)
     return Takeover(added, next_row_id, updates, deleted_keys_files(staged.metadata, sink_id))

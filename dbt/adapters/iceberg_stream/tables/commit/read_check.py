@@ -23,20 +23,19 @@ class ReadCheck:
     Attributes:
         catalogs: the catalogs of the tables.
         table: the table to which they are written.
-        read_set: what the statement read; None if that is unknown.
+        read_set: what the statement read.
         queried: the table, in the version that earlier queries of the same model read.
     """
 
     catalogs: Catalogs
     table: QualifiedName
-    read_set: ReadSet | None
+    read_set: ReadSet
     queried: ReadSet = NOTHING
 
     @property
     def reads(self) -> Collection[QualifiedName]:
         """The tables and views that are known to have been read."""
-        versions = () if self.read_set is None else self.read_set.versions
-        return {*versions, *self.queried.versions}
+        return {*self.read_set.versions, *self.queried.versions}
 
     @property
     def reads_target(self) -> bool:
@@ -61,7 +60,7 @@ class ReadCheck:
         Raises:
             TableChanged: the rows were computed from the table, which has changed.
         """
-        for read_set in (self.read_set or NOTHING, self.queried):
+        for read_set in (self.read_set, self.queried):
             if read_set.has_changed(self.table, metadata):
                 raise TableChanged(changed_message(self.table))
 
@@ -71,18 +70,18 @@ class ReadCheck:
         Raises:
             TableChanged: a table that was read has changed, or it is unknown what was read.
         """
-        if self.read_set is None:
+        if (changed := self.changed()) is not None:
+            raise TableChanged(changed_message(changed))
+        if not self.read_set.is_complete:
             raise TableChanged(
                 f"The write to {'.'.join(self.table)} conflicts with another writer's; nothing of "
                 "it is visible. It was not repeated, because the adapter does not know which "
                 "tables its rows were computed from. Run the model again."
             )
-        if (changed := self.changed()) is not None:
-            raise TableChanged(changed_message(changed))
 
     def changed(self) -> QualifiedName | None:
         """Return a table or view that has changed since it was read; None if none is known."""
-        read_sets = (self.read_set or NOTHING, self.queried)
+        read_sets = (self.read_set, self.queried)
         return next(filter(None, (each.changed(self.catalogs) for each in read_sets)), None)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
@@ -27,8 +27,26 @@ CachedViews = Mapping[str, "ReadSet | None"]
 
 # The operation of snapshots that change files, and no row (table spec, "Snapshots").
 COMPACTION = "replace"
-# Identifies a version of a table or view, also after it was dropped and created again.
-Version = tuple[Any, ...]
+
+
+class Version(NamedTuple):
+    """Identifies what a statement reads of a table or view, also after it was created again.
+
+    Attributes:
+        uuid: of the table or view.
+        fixed: the snapshots of tags, branches and ids, or a view's version.
+        schema: of the table; None for a view.
+        current: the current snapshot, if the statement reads it.
+        moment: when that became current, or how often a view was changed.
+        updated: when the table was changed; its rows may be the same since.
+    """
+
+    uuid: str
+    fixed: tuple[int | None, ...]
+    schema: Any
+    current: int | None
+    moment: Any
+    updated: int | None
 
 
 @dataclass(frozen=True)
@@ -36,16 +54,19 @@ class ReadSet:
     """Versions of the tables and views that a statement reads.
 
     Attributes:
-        versions: the versions by name.
+        versions: the versions by name, of those that are known.
         definitions: the SQL texts of the views.
         as_of: in which versions the statement reads the tables, as in `Reads`.
         written: ids of snapshots that the reader itself has committed since.
+        is_complete: whether the statement reads nothing else: no file, no relation that is in no
+            catalog of the profile, and nothing that is not understood.
     """
 
     versions: Mapping[QualifiedName, Version]
     definitions: tuple[str, ...] = ()
     as_of: Mapping[QualifiedName, frozenset[AsOf]] = field(default_factory=dict)
     written: frozenset[int] = frozenset()
+    is_complete: bool = True
 
     def changed(self, catalogs: Catalogs) -> QualifiedName | None:
         """Return a table or view that has changed; None if none has.
@@ -72,13 +93,12 @@ class ReadSet:
         # Only a new snapshot or schema changes the rows, or another one of a tag or branch.
         as_of = self.as_of.get(name, CURRENT)
         version, before = _version(metadata, as_of), self.versions[name]
-        if as_of != CURRENT:
-            return version[:3] != before[:3]
-        if version[:4] == before[:4]:
+        if version[:3] != before[:3]:
+            return True
+        if None not in as_of or version[3:5] == before[3:5]:
             return False
-        is_same = (version[0], version[2]) == (before[0], before[2])
-        same_table = is_same and "versions" not in metadata
-        return not (same_table and self._only_reader_wrote(metadata, before[1], before[3]))
+        is_view = "versions" in metadata
+        return is_view or not self._only_reader_wrote(metadata, before.current, before.moment)
 
     def _only_reader_wrote(
         self, metadata: Metadata, since: int | None, moment: tuple[int, int] | None
@@ -137,8 +157,7 @@ class ReadSet:
             name: the table.
             metadata: its metadata since then.
         """
-        uuid, snapshot, _, *others = self.versions[name]
-        version = (uuid, snapshot, row_schema(metadata), *others)
+        version = self.versions[name]._replace(schema=row_schema(metadata))
         return replace(self, versions={**self.versions, name: version})
 
 
@@ -149,7 +168,7 @@ def capture_read_set(
     relations: dict[QualifiedName, Metadata] | None = None,
     load: Callable[[QualifiedName], Metadata | None] | None = None,
     cached: CachedViews | None = None,
-) -> ReadSet | None:
+) -> ReadSet:
     """Capture the current versions of the tables and views that a statement reads.
 
     Args:
@@ -162,17 +181,15 @@ def capture_read_set(
             still those of that time.
 
     Returns:
-        The read set, with the tables behind views; None if it is unknown: a relation belongs to
-        no catalog of the profile, is a file, or is not understood.
+        The read set, with the tables behind views.
     """
-    if read is None:
-        return None
+    is_complete = read is not None
     relations = {} if relations is None else relations
     load = load or catalogs.metadata
     as_of: dict[QualifiedName, frozenset[AsOf]] = {}
     definitions: list[str] = []
     earlier: list[ReadSet] = []
-    pending = [read]
+    pending = [] if read is None else [read]
     visited: set[NameParts] = set()
     while pending:
         reading = pending.pop()
@@ -187,14 +204,13 @@ def capture_read_set(
             if len(parts) == 1:
                 reads_of_relation = views.get(parts[0].lower())
                 before = (cached or {}).get(parts[0].lower(), ReadSet({}))
-                if before is None:
-                    return None
-                earlier.append(before)
+                earlier.append(before or ReadSet({}, is_complete=False))
             else:
                 reads_of_relation = _add_relation(catalogs, name, load, relations, definitions)
             if reads_of_relation is None:
-                return None
-            pending.append(reads_of_relation)
+                is_complete = False
+            else:
+                pending.append(reads_of_relation)
     found = {name: _version(metadata, as_of[name]) for name, metadata in relations.items()}
     for before in earlier:
         found |= before.versions
@@ -203,6 +219,8 @@ def capture_read_set(
         found,
         tuple(sorted(definitions)),
         {name: read_as for name, read_as in as_of.items() if read_as != CURRENT},
+        frozenset().union(*(before.written for before in earlier)),
+        is_complete and all(before.is_complete for before in earlier),
     )
 
 
@@ -254,31 +272,30 @@ def _view_version(view: Metadata) -> Metadata:
 
 
 def _version(metadata: Metadata, as_of: Iterable[AsOf]) -> Version:
-    """Return a table's snapshots, schema and times of changes, or a view's version.
+    """Return the version of a table or view.
 
     Args:
         metadata: of the table or view.
         as_of: in which versions a statement reads it.
-
-    Returns:
-        The version; its last part may differ although the rows are the same.
     """
     if "versions" in metadata:
         # A view that gets an earlier definition back has the id of that version again.
         changes = len(metadata.get("version-log") or ())
-        return metadata["view-uuid"], metadata["current-version-id"], None, changes, None
+        version = (metadata["current-version-id"],)
+        return Version(metadata["view-uuid"], version, None, None, changes, None)
     uuid, schema = metadata["table-uuid"], row_schema(metadata)
     versions = sorted((v for v in as_of if v is not None), key=str)
     fixed = tuple(_snapshot_id(metadata, version) for version in versions)
     if None not in as_of:
         # A branch is read with the table's schema, a snapshot with its own. Tags may move and back.
         moves = any(isinstance(version, str) for version in versions)
-        return uuid, fixed, schema, None, metadata["last-updated-ms"] if moves else None
+        updated = metadata["last-updated-ms"] if moves else None
+        return Version(uuid, fixed, schema, None, None, updated)
     snapshot = current_snapshot(metadata)
-    current = snapshot and snapshot.snapshot_id
+    current = None if snapshot is None else snapshot.snapshot_id
     # A rollback makes an earlier snapshot current again.
     times = (became_current(metadata), metadata["last-updated-ms"])
-    return uuid, (current, *fixed) if fixed else current, schema, *times
+    return Version(uuid, fixed, schema, current, *times)
 
 
 def _snapshot_id(metadata: Metadata, version: int | str) -> int | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import (
     AddSchemaUpdate,
+    AddSortOrderUpdate,
     AssertCurrentSchemaId,
     AssertLastAssignedFieldId,
     SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
     TableRequirement,
     TableUpdate,
 )
@@ -24,6 +27,7 @@ from pyiceberg.types import (
     LongType,
     MapType,
     NestedField,
+    PrimitiveType,
     StructType,
 )
 
@@ -43,9 +47,10 @@ def replacement_updates(
     table: str,
     comments: Mapping[str, str] | None = None,
 ) -> tuple[TableUpdate, ...]:
-    """Return the schema updates for a write that replaces all rows.
+    """Return the updates for a write that replaces all rows.
 
-    The partition spec stays the same.
+    The partition spec stays the same. So do wider types of columns that partition the table. If a
+    column that sorts it is gone, the table is not sorted.
 
     Args:
         metadata: table metadata.
@@ -61,6 +66,8 @@ def replacement_updates(
     """
     current = current_schema(metadata)
     schema = replaced_schema(current, arrow, metadata["last-column-id"], metadata["format-version"])
+    spec = partition_spec(metadata, metadata["default-spec-id"])
+    schema = _with_wider_types(schema, current, {field.source_id for field in spec.fields})
     if comments is not None:
         schema = with_comments(schema, comments)
     if schema.as_struct() == current.as_struct() and (
@@ -68,7 +75,7 @@ def replacement_updates(
     ):
         return ()
     field_ids = {field.field_id for field in schema.fields}
-    for field in partition_spec(metadata, metadata["default-spec-id"]).fields:
+    for field in spec.fields:
         if field.source_id not in field_ids:
             column = current.find_column_name(field.source_id) or field.name
             raise ColumnError(
@@ -76,7 +83,50 @@ def replacement_updates(
                 f"is missing or has another type, but partitions {table}: drop the table to "
                 "change it",
             )
-    return schema_updates(metadata, schema)
+    return replaced_schema_updates(metadata, schema)
+
+
+def replaced_schema_updates(metadata: Metadata, schema: Schema) -> tuple[TableUpdate, ...]:
+    """Return updates that set a schema in which columns of the current one may be missing.
+
+    Args:
+        metadata: of the table.
+        schema: with the table's field ids.
+    """
+    return (*_sort_updates(metadata, schema.field_ids), *schema_updates(metadata, schema))
+
+
+def _with_wider_types(schema: Schema, current: Schema, ids: Collection[int]) -> Schema:
+    """Return a schema with those of some columns that include the types they would get."""
+    kept = {
+        field.name: field
+        for field in current.fields
+        if field.field_id in ids and isinstance(field.field_type, PrimitiveType)
+    }
+
+    def kept_or(field: NestedField) -> NestedField:
+        old = kept.get(field.name)
+        if old is None or not _includes(old.field_type, field.field_type):
+            return field
+        return old.model_copy(update={"required": field.required})
+
+    fields = map(kept_or, schema.fields)
+    return Schema(*fields, identifier_field_ids=schema.identifier_field_ids)
+
+
+def _sort_updates(metadata: Metadata, field_ids: Collection[int]) -> tuple[TableUpdate, ...]:
+    """Return updates that remove the sort order if a column of it is not among some columns."""
+    orders = {order["order-id"]: order for order in metadata.get("sort-orders") or []}
+    order = orders.get(metadata.get("default-sort-order-id"))
+    if order is None or all(field["source-id"] in field_ids for field in order["fields"]):
+        return ()
+    number = UNSORTED_SORT_ORDER.order_id
+    unsorted = SetDefaultSortOrderUpdate.model_validate(
+        {"sort-order-id": number if number in orders else -1}
+    )
+    if number in orders:
+        return (unsorted,)
+    return (AddSortOrderUpdate.model_validate({"sort-order": UNSORTED_SORT_ORDER}), unsorted)
 
 
 def with_comments(schema: Schema, comments: Mapping[str, str]) -> Schema:

@@ -41,7 +41,8 @@
 
 {% macro iceberg_stream__check_named_columns(select, of_table) %}
   {% if config.get('unique_key') %}
-    {% do adapter.check_named_columns(model, adapter.get_column_schema_from_query(select), of_table) %}
+    {%- set query = (config.get('sql_header') or '') ~ '\n' ~ select -%}
+    {% do adapter.check_named_columns(model, adapter.get_column_schema_from_query(query), of_table) %}
   {% endif %}
 {% endmacro %}
 
