@@ -14,7 +14,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 import pytest
 
-from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
+from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
@@ -103,6 +103,7 @@ def test_small_files_go_side_by_side_and_keep_their_order(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("chunk_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("others", [[], ["name"]])
+@pytest.mark.parametrize("by_partition", [False, True])
 @pytest.mark.parametrize(
     "bits",
     [
@@ -112,7 +113,7 @@ def test_small_files_go_side_by_side_and_keep_their_order(tmp_path: Path) -> Non
     ids=["nan", "zero"],
 )
 def test_floats_that_are_equal_are_one_key_whatever_their_bits_are(
-    tmp_path: Path, chunk_bytes: int, others: list[str], bits: list[int]
+    tmp_path: Path, chunk_bytes: int, others: list[str], by_partition: bool, bits: list[int]
 ) -> None:
     ids = pa.array(np.array(bits, np.uint64).view(np.float64))
     schema = SCHEMA.set(0, SCHEMA.field(0).with_type(pa.float64()))
@@ -123,15 +124,24 @@ def test_floats_that_are_equal_are_one_key_whatever_their_bits_are(
                 "name": ["x"],
                 f"{ORDER}0": pa.array([n], pa.int64()),
                 DELETED: [False],
+                PARTITION: pa.StructArray.from_arrays([ids.slice(n, 1)], ["f0"]),
             }
         )
         for n in range(len(bits))
     ]
-    settings = {"chunk_bytes": chunk_bytes, "max_keys": 10}
+    settings = {
+        "chunk_bytes": chunk_bytes,
+        "max_keys": 10,
+        "deletes_by_partition": by_partition,
+    }
     nan_plan = replace(plan(Storage(), tmp_path, **settings), schema=schema, keys=("id", *others))
     (sub_batch,) = write_changes(nan_plan, changes).sub_batches
     counts = [pq.read_metadata(path_of(new.file.location)).num_rows for new in sub_batch.data]
     assert sum(counts) - sum(len(new.dead) for new in sub_batch.data) == 1
+    partitions = {str(new.partition) for new in sub_batch.data}
+    assert len(partitions) == 1
+    if by_partition:
+        assert {str(partition) for _, partition in sub_batch.equality_deletes} == partitions
     deletes = [file.location for file, _ in sub_batch.equality_deletes]
     assert [pq.read_metadata(path_of(location)).num_rows for location in deletes] == [1]
 
