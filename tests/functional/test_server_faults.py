@@ -15,6 +15,7 @@ import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
 from dbt.adapters.iceberg_stream.engines.embedded import EmbeddedEngine, status, stop
+from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.engines.settings import EngineSettings
 from dbt.adapters.iceberg_stream.sessions.invalidation import AfterCommit
 from tests.functional.lake import rows, snapshot_ids
@@ -194,9 +195,20 @@ class TestServerRestarts:
         _, output = run_dbt_and_capture(arguments, expect_pass=False)
         assert "merge_engine is rewrite, but Spark's tasks failed" in " ".join(output.split())
 
-    def test_in_a_statement(self, project: Any, server: Restartable) -> None:
+    def test_in_a_statement(
+        self, project: Any, server: Restartable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         before = snapshot_ids(project, "appended")
-        threading.Timer(4, server.restart).start()
+        restarts = iter([threading.Timer(2, server.restart)])
+        run_statement = Session.run
+
+        def run_while_it_restarts(session: Session, sql: str) -> Any:
+            if "insert into" in sql.lower():
+                for restart in restarts:
+                    restart.start()
+            return run_statement(session, sql)
+
+        monkeypatch.setattr(Session, "run", run_while_it_restarts)
         arguments = ["run", "--exclude", "merged", "--vars", "{pause: 60}"]
         results, output = run_dbt_and_capture(arguments, expect_pass=False)
         assert [(r.node.name, r.status) for r in results.results] == [
