@@ -33,6 +33,16 @@ MODELS = {
     "on_read": ({"unique_key": "id", "merge_mode": "merge-on-read"}, SQL),
     "replaced": ({"unique_key": "id", "incremental_strategy": "delete+insert"}, SQL),
     "newest": ({}, NEW + "id > (select max(id) from {{ this }}) {% endif %}"),
+    "by_name": (
+        {},
+        NEW + "id > (select max(id) from identifier('{{ this.schema }}.{{ this.identifier }}'))"
+        "{% endif %}",
+    ),
+    "with_file": (
+        {},
+        NEW + "id > (select max(id) from {{ this }} "
+        f"cross join (select 1 from text.`{__file__}` limit 1)) {{% endif %}}",
+    ),
     "absent": (
         {},
         NEW + "not exists (select 1 from {{ this }} as t where t.id = q.id) {% endif %}",
@@ -55,6 +65,8 @@ def model(dbt, session):
     return session.sql(f"select {n} as id, 'dbt' as who").where(f"id > {newest}")
 """
 NAMES = [*MODELS, "in_python"]
+# It depends on no row that is there.
+BLIND = "blind"
 
 
 class TestKeysOfAnotherWriter:
@@ -65,24 +77,37 @@ class TestKeysOfAnotherWriter:
             for name, (config, sql) in MODELS.items()
         }
         config = "models: [{name: in_python, config: {n: \"{{ var('n', 1) }}\"}}]"
-        return {**files, "in_python.py": PYTHON, "models.yml": config}
+        blind = model({"materialized": "incremental"}, SQL)
+        return {
+            **files,
+            f"{BLIND}.sql": blind,
+            "in_python.py": PYTHON,
+            "models.yml": config,
+        }
 
-    def test_no_key_is_there_twice(self, project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.fixture(scope="class", autouse=True)
+    def first_rows(self, project: Any) -> None:
         run_dbt(["run"])
+
+    @pytest.mark.parametrize("name", [*NAMES, BLIND])
+    def test_no_key_is_there_twice(
+        self, project: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A build for each: of one that conflicts, all tables are named that others changed."""
         with monkeypatch.context() as patch:
-            patch.setenv("ICEBERG_STREAM_BUILD", "b1")
-            run_dbt(["run", "--vars", "n: 2"])
+            patch.setenv("ICEBERG_STREAM_BUILD", f"of_{name}")
+            run_dbt(["run", "--select", name, "--vars", "n: 2"])
         project.adapter.build = None
         project.adapter.Relation = type(project.adapter).Relation
-        for name in NAMES:
-            run_as_another(project, f"insert into {{schema}}.{name} values (2, 'other')")
-        result = command(project, "publish", "b1")
-        assert result.exit_code == 1
-        for name in NAMES:
-            assert f".{name} has the new snapshot" in result.output
-            query = f"select * from {{schema}}.{name} order by id"
-            assert rows(project, query) == [(1, "dbt"), (2, "other")]
-        assert command(project, "discard", *build_names(project)).exit_code == 0
+        run_as_another(project, f"insert into {{schema}}.{name} values (2, 'other')")
+        result = command(project, "publish", f"of_{name}")
+        actual = rows(project, f"select * from {{schema}}.{name} order by id, who")
+        if name == BLIND:
+            assert (result.exit_code, actual) == (0, [(1, "dbt"), (2, "dbt"), (2, "other")])
+            return
+        assert (result.exit_code, actual) == (1, [(1, "dbt"), (2, "other")])
+        assert f".{name} has the new snapshot" in result.output
+        assert command(project, "discard", f"of_{name}").exit_code == 0
 
 
 class TestConflictAtTheEnd(AtomicProject):

@@ -73,7 +73,7 @@ def note_query(
 
 
 def note_unknown(handle: SessionHandle, sql: str) -> None:
-    """Note that a view's query may read the node's own table, if it is not understood.
+    """Note that a query which the parser does not understand may read the node's own table.
 
     Args:
         handle: the node's session.
@@ -116,10 +116,11 @@ def read_check(
             queried |= read_set.only(n for n in read_set.versions if _are_same(n, target))
         queried = replace(queried, written=own.written)
     read_set = handle.read_set(sql)
-    # A statement that writes names its target, too.
-    names = 2 if classify(sql).writes else 1
-    if reads(sql) is None and _mentions(sql, target[-1], names):
-        read_set |= handle.read_set_of(Reads(frozenset({target})))
+    if reads(sql) is None:
+        # A statement that writes names its target once more. A build stages it by another name.
+        times, versions = 2 if classify(sql).writes else 1, {target, without_build(target)}
+        if any(_mentions(sql, name[-1], times) for name in versions):
+            read_set |= handle.read_set_of(Reads(frozenset(versions)))
     check = ReadCheck(handle.catalogs, target, read_set, queried)
     check.check_queried()
     return check
@@ -154,7 +155,7 @@ def _lower(name: QualifiedName) -> NameParts:
 
 
 def _mentions(sql: str, name: str, times: int = 1) -> bool:
-    """Return whether a name is in a statement so many times, comments aside."""
+    """Return whether a statement has a name at least so many times, comments aside."""
     try:
         tokens = Spark().tokenize(sql)
     except TokenError:

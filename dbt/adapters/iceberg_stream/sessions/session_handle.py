@@ -265,7 +265,7 @@ class SessionHandle:
         return prepared.sql
 
     def read_set(self, sql: str) -> ReadSet:
-        """Return what a statement reads, in the versions of now.
+        """Return what a statement reads, with the current versions.
 
         Views that are cached keep the rows, and have the versions, of the time when they were.
 

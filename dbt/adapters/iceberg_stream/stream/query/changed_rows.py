@@ -117,7 +117,7 @@ def get_not_late_sql(
 
 
 def _at_least_sql(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    """Return SQL that compares orders, of which the other one may be null.
+    """Return SQL that is true unless an order is before another one, which may have nulls.
 
     Column by column, because Spark does not compare structs of decimals with other precisions.
     """

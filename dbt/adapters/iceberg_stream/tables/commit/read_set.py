@@ -30,7 +30,7 @@ COMPACTION = "replace"
 
 
 class Version(NamedTuple):
-    """Identifies what a statement reads of a table or view, also after it was created again.
+    """Identifies what a statement reads of a table or view; a new one of its name differs.
 
     Attributes:
         uuid: of the table or view.

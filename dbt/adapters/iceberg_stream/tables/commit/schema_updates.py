@@ -87,7 +87,7 @@ def replacement_updates(
 
 
 def replaced_schema_updates(metadata: Metadata, schema: Schema) -> tuple[TableUpdate, ...]:
-    """Return updates that set a schema in which columns of the current one may be missing.
+    """Return updates that set a schema, which may lack columns of the current one.
 
     Args:
         metadata: of the table.
@@ -97,7 +97,7 @@ def replaced_schema_updates(metadata: Metadata, schema: Schema) -> tuple[TableUp
 
 
 def _with_wider_types(schema: Schema, current: Schema, ids: Collection[int]) -> Schema:
-    """Return a schema with those of some columns that include the types they would get."""
+    """Return a schema in which some columns keep a current type that includes their new one."""
     kept = {
         field.name: field
         for field in current.fields
@@ -115,7 +115,7 @@ def _with_wider_types(schema: Schema, current: Schema, ids: Collection[int]) -> 
 
 
 def _sort_updates(metadata: Metadata, field_ids: Collection[int]) -> tuple[TableUpdate, ...]:
-    """Return updates that remove the sort order if a column of it is not among some columns."""
+    """Return updates that remove the table's sort order if one of its columns is gone."""
     orders = {order["order-id"]: order for order in metadata.get("sort-orders") or []}
     order = orders.get(metadata.get("default-sort-order-id"))
     if order is None or all(field["source-id"] in field_ids for field in order["fields"]):
