@@ -91,7 +91,7 @@ def test_interrupted_at_every_call(
     """Readers see all tables as before or all as after; whoever comes next can end it."""
     interrupted = 0
     is_local = isinstance(lake._backend, SqliteBackend)
-    for call in range(0, 100, 1 if is_local else 3):
+    for call in range(0, 100, 1 if is_local else 5):
         for after in (False, True):
             ending = endings[(call + after) % len(endings)]
             build = staged_build(lake)
@@ -111,7 +111,7 @@ def test_interrupted_at_every_call(
             drop_all(lake)
         if backend.calls <= call:
             break
-    assert interrupted > (10 if is_local else 5)
+    assert interrupted > (10 if is_local else 4)
 
 
 @pytest.mark.parametrize("error", [CommitConflict, CommitStateUnknown])

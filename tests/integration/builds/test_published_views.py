@@ -317,7 +317,7 @@ def test_a_swap_interrupted_at_every_call(
 ) -> None:
     """Once, `discard` left no version of what `publish` had dropped when it was killed."""
     interrupted, is_local = 0, isinstance(lake._backend, SqliteBackend)
-    for call in range(0, 100, 1 if is_local else 3):
+    for call in range(0, 100, 1 if is_local else 5):
         for after in (False, True):
             ending = endings[(call + after) % len(endings)]
             build = swaps(lake)
@@ -340,7 +340,7 @@ def test_a_swap_interrupted_at_every_call(
             drop_all(lake)
         if backend.calls <= call:
             break
-    assert interrupted > (20 if is_local else 10)
+    assert interrupted > (20 if is_local else 8)
 
 
 @pytest.mark.parametrize("error", [CatalogError, KeyboardInterrupt])
