@@ -225,7 +225,7 @@ class TestColumns(OnBranches):
 
 
 class TestOtherFeatures:
-    """Microbatch, `iceberg_stream__on_write` and `skip_unchanged` on a branch."""
+    """Microbatch, a strategy of two statements, hooks and `skip_unchanged` on a branch."""
 
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:
@@ -238,14 +238,31 @@ class TestOtherFeatures:
             " incremental_strategy='microbatch', batch_size='day', unique_key='id',"
             " write_branch=var('branch', '')) }}"
             " select id, at, {{ var('version', 1) }} as version from {{ ref('source') }}",
+            "counted.sql": "{{ config(incremental_strategy='replaced', materialized='incremental',"
+            " unique_key='id', write_branch=var('branch', '')) }}"
+            "{% if is_incremental() %} select id, n + 1 as n from {{ this }}"
+            "{% else %} select 1 as id, 1 as n {% endif %}",
         }
 
     @pytest.fixture(scope="class")
     def macros(self) -> dict[str, str]:
         return {
             "on_write.sql": "{% macro iceberg_stream__on_write(relation, snapshot_id) %}"
-            "{% do log('written: ' ~ relation, info=True) %}{% endmacro %}"
+            "{% do log('written: ' ~ relation, info=True) %}{% endmacro %}",
+            "replaced.sql": "{% macro get_incremental_replaced_sql(arg_dict) %}"
+            "{% set new = arg_dict['temp_relation'] %} delete from {{ arg_dict['target_relation'] }} "
+            "where id in (select id from {{ new }}); insert into {{ arg_dict['target_relation'] }} "
+            "(id, n) select id, n from {{ new }}{% endmacro %}",
         }
+
+    def test_two_statements(self, project: Any) -> None:
+        """The second one inserts rows that were read before the first one deleted them."""
+        run_dbt(["run", "-s", "counted"])
+        for n in (2, 3):
+            run_dbt(["run", "-s", "counted", *variables(**AUDIT)])
+            assert on_branch(project, "counted") == [(1, n)]
+        run_dbt(["run", "-s", "counted"])
+        assert on_main(project, "counted") == [(1, 2)]
 
     def test_batches(self, project: Any) -> None:
         days = ["--event-time-start", "2026-01-01", "--event-time-end", "2026-01-03"]

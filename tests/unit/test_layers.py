@@ -108,6 +108,7 @@ WORKER_CODE = (
     "tables/files/casting.py",
     "tables/files/field_ids.py",
     "tables/files/parquet.py",
+    "tables/files/projection.py",
     "tables/files/reader.py",
     "tables/files/uploads.py",
     "tables/merge/actions.py",

@@ -211,16 +211,6 @@ def iter_fields(fields: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, An
             yield from iter_fields([*kind.get("fields", ()), *elements])
 
 
-def has_initial_default(metadata: Metadata) -> bool:
-    """Return whether a column of a table has, or had, a default for rows that are older than it.
-
-    Args:
-        metadata: table metadata.
-    """
-    every = (field for schema in metadata["schemas"] for field in schema["fields"])
-    return any(field.get("initial-default") is not None for field in iter_fields(every))
-
-
 def snapshots(metadata: Metadata) -> Iterator[SnapshotSummary]:
     """Return the snapshots of a table, newest first."""
     for snapshot in reversed(metadata.get("snapshots") or []):

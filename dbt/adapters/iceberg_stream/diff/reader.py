@@ -20,6 +20,7 @@ from dbt.adapters.iceberg_stream.diff.errors import DiffError
 from dbt.adapters.iceberg_stream.diff.files import FileRows
 from dbt.adapters.iceberg_stream.diff.version import TableVersion
 from dbt.adapters.iceberg_stream.tables.commit.producer import partition_spec
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
 from dbt.adapters.iceberg_stream.tables.files.projection import project
@@ -56,7 +57,7 @@ class RowReader:
         self._metadata = version.table.metadata
         self._target = WriteTarget.of(version.table.metadata, version.table.io)
         self._filesystem = self._target.filesystem()
-        self._schema = schema
+        self._schema = file_schema(schema)
         self._ids = {field.field_id for field in schema.fields}
         self.bytes = 0
 
@@ -120,7 +121,7 @@ class RowReader:
             rows = rows.take(pa.array(group.rows))
         # The partition is that of the file's own spec.
         projected = project(rows, self._schema, self._partition(group.item))
-        table = pa.Table.from_arrays(projected, names=[str(n) for n in range(len(projected))])
+        table = projected.rename_columns([str(n) for n in range(projected.num_columns)])
         return table, _size(group, set(columns))
 
     def _partition(self, item: FileRows) -> dict[int, Any]:

@@ -14,6 +14,7 @@ from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertLastAssignedFieldId,
     SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
     SetPropertiesUpdate,
 )
 from pyiceberg.transforms import IdentityTransform
@@ -124,6 +125,16 @@ class TestReplacing:
         with pytest.raises(ColumnError, match="`x` is missing or has another type"):
             replacement_updates(base, pa.schema([("id", pa.int64())]), "s.t")
         assert replacement_updates(base, pa.schema([("x", pa.string())]), "s.t")
+
+    def test_columns_that_sort_keep_their_wider_type(self) -> None:
+        base = metadata(SCHEMA)
+        by_id = {"transform": "identity", "source-id": 1, "direction": "asc"}
+        base["sort-orders"] = [{"order-id": 3, "fields": [{**by_id, "null-order": "nulls-first"}]}]
+        base["default-sort-order-id"] = 3
+        narrow = pa.schema([("id", pa.int32()), ("x", pa.string())])
+        assert replacement_updates(base, narrow, "s.t") == ()
+        lost = replacement_updates(base, pa.schema([("x", pa.string())]), "s.t")
+        assert isinstance(lost[1], SetDefaultSortOrderUpdate)
 
 
 class TestEvolving:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from pyiceberg.transforms import (
     TruncateTransform,
     YearTransform,
 )
-from pyiceberg.types import DateType, LongType, NestedField, StringType
+from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.tables.commit import manifests
@@ -231,3 +232,24 @@ def test_bounds_of_values_that_are_not_utf8() -> None:
     bounds = {"lower_bounds": {1: b"A"}, "upper_bounds": {1: "\ufffd".encode()}}
     keys = pa.table({"k": ["\U0001f600"]})
     assert may_hold(keys, ["k"], Schema(field))(data_file("s3://b/f.parquet", **bounds))
+
+
+@pytest.mark.parametrize(("nans", "may"), [(0, False), (1, True), (None, True)])
+def test_bounds_do_not_include_nan(nans: int | None, may: bool) -> None:
+    bounds = {
+        "lower_bounds": {1: struct.pack("<d", -0.0)},
+        "upper_bounds": {1: struct.pack("<d", 2)},
+    }
+    counts = {} if nans is None else {"nan_value_counts": {1: nans}}
+    file = data_file("f", 2, **bounds, null_value_counts={1: 0}, **counts)
+    schema = Schema(NestedField(1, "d", DoubleType(), required=False))
+
+    def holds(*values: float) -> bool:
+        return may_hold(pa.table({"d": values}), ["d"], schema)(file)
+
+    assert (holds(float("nan")), holds(0.0), holds(3.0), holds(1.0, 9.0)) == (
+        may,
+        True,
+        False,
+        True,
+    )

@@ -203,7 +203,10 @@ def test_rows_that_go_to_other_files(file: Path, in_place: bool) -> None:
     assert task.moved["id"].to_pylist() == [2]
 
 
-@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.struct([("d", pa.float64())])])
+NESTED = pa.struct([pa.field("d", pa.float64(), metadata={"PARQUET:field_id": "4"})])
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), NESTED])
 def test_rows_of_another_partition_go_if_they_are_equal_in_sql(
     file: Path, kind: pa.DataType
 ) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import pyarrow as pa
 import pytest
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
 from pyiceberg.table.update import (
     AddSortOrderUpdate,
@@ -14,12 +17,18 @@ from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.tables.commit.change import append
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
+from dbt.adapters.iceberg_stream.tables.deletes.conversion import convert_equality_deletes
+from dbt.adapters.iceberg_stream.tables.files.deletes import write_equality_deletes
+from dbt.adapters.iceberg_stream.tables.files.reader import OldFile
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import FileChange, FileRewrite
 from dbt.adapters.iceberg_stream.tables.merge.located import FILE, POS, UPDATES, Located
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import Merged, RewriteMerge
 from dbt.adapters.iceberg_stream.tables.merge.rows import Source
+from dbt.adapters.iceberg_stream.tables.merge.threads import in_threads
 from tests.unit.local_tables import NAME, commit, insert, live, load, make_table, rows, write
 
 
@@ -110,3 +119,39 @@ def test_conditions_that_hold_no_more_after_another_commit(lake: IcebergCatalog)
     RewriteMerge(lake, NAME, source, plan, lambda _: None, "w", {}, locate=locate).run(load(lake))
     assert answers == []
     assert rows(lake) == [(1, "a"), (2, "b"), (2, "other")]
+
+
+def delete_equal(lake: IcebergCatalog, *keys: int) -> None:
+    """Let another writer delete rows by equality deletes."""
+    base = load(lake)
+    target = WriteTarget.of(base.metadata, base.io)
+    name = f"equal-{keys[0]}-{base.metadata['last-sequence-number']}"
+    file = write_equality_deletes(target, name, pa.table({"id": keys}), partition=None)
+    commit(lake, Change(Operation.DELETE, (AddedFiles((), (file,)),)))
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_rows_that_equality_deletes_have_deleted(
+    lake: IcebergCatalog, mode: str, version: int
+) -> None:
+    """They stay deleted, also if the deletes come while the merge runs."""
+    make_table(lake, version)
+    insert(lake, pa.table({"id": [1, 2, 3, 4, 5], "x": list("abcde")}))
+    delete_equal(lake, 2, 5)
+    attempts: list[int] = []
+
+    def run(rewrite: FileRewrite, files: Sequence[OldFile]) -> Iterator[FileChange]:
+        yield from in_threads(rewrite, files)
+        attempts.append(len(files))
+        if len(attempts) == 1:
+            delete_equal(lake, 4)
+
+    plan, source = MergePlan(("id",), ("x",), True), pa.table({"id": [1, 2, 6], "x": ["new"] * 3})
+    runs = RewriteMerge(
+        lake, NAME, Source(source, plan.keys), plan, lambda _: None, "w", {}, run, mode=mode
+    )
+    merged = runs.run(load(lake))
+    assert (merged.updated, merged.inserted, attempts) == (1, 2, [1, 1])
+    convert_equality_deletes(lake, NAME, {})
+    assert rows(lake) == [(1, "new"), (2, "new"), (3, "c"), (6, "new")]

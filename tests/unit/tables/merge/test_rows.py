@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pyarrow as pa
@@ -65,6 +66,7 @@ def test_against_the_same_by_hand(
     ("old", "new", "kind"),
     [
         ([1, 2], [1, 3], pa.list_(pa.int64())),
+        ([("a", 1)], [("a", 2)], pa.map_(pa.string(), pa.int64())),
         ({"x": 1}, {"x": None}, pa.struct([("x", pa.int64())])),
         (b"1" * 16, b"2" * 16, pa.binary(16)),
     ],
@@ -98,6 +100,13 @@ def stored(values: list[Any], kind: pa.DataType) -> pa.Array:
         children = [stored([v and v[f.name] for v in values], f.type) for f in kind]
         nulls = pa.array([v is None for v in values], pa.bool_())
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)
+    if pa.types.is_map(kind):
+        entries = [entry for value in values for entry in value or ()]
+        ends = [0, *itertools.accumulate(len(value or ()) for value in values)]
+        nulls = pa.array([v is None for v in values], pa.bool_())
+        keys = stored([key for key, _ in entries], kind.key_type)
+        items = stored([item for _, item in entries], kind.item_type)
+        return pa.MapArray.from_arrays(pa.array(ends, pa.int32()), keys, items, kind, mask=nulls)
     if pa.types.is_list(kind):
         ends = [0]
         for value in values:
@@ -117,16 +126,27 @@ def alike(left: Any, right: Any) -> bool:
     """Whether Spark's `<=>` is true for two values."""
     if isinstance(left, dict) and isinstance(right, dict):
         return all(alike(left[key], right[key]) for key in left)
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        # The entries of a map, whose order means nothing.
+        one, other = dict(left), dict(right)
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(alike, left, right))
     return same(left, right)
 
 
-@settings(max_examples=200, deadline=None)
+def maps_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[tuple[int, Any], ...]]:
+    """Entries of maps in any order."""
+    entries = st.dictionaries(st.integers(0, 3), values, max_size=3)
+    return entries.flatmap(lambda entry: st.permutations(list(entry.items()))).map(tuple)
+
+
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_nested_and_odd_values_against_the_same_by_hand(data: st.DataObject) -> None:
     kinds = [*NESTED, (STRUCT, STRUCTS)]
     kinds += [(pa.list_(kind), st.none() | st.lists(values, max_size=3)) for kind, values in kinds]
+    kinds += [(pa.map_(pa.int32(), kind), st.none() | maps_of(values)) for kind, values in kinds]
     kind, values = data.draw(st.sampled_from(kinds))
     pairs = data.draw(st.lists(st.tuples(values, values), max_size=6))
     keys = list(range(len(pairs)))

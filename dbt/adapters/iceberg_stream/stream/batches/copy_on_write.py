@@ -13,7 +13,6 @@ import pyarrow as pa
 from pyiceberg.manifest import FileFormat, ManifestContent
 
 from dbt.adapters.iceberg_stream.catalog.catalog import Name
-from dbt.adapters.iceberg_stream.catalog.metadata import has_initial_default
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
@@ -154,8 +153,6 @@ class CopyOnWrite:
                 f"support. Compact it once: call system.rewrite_data_files(table => '{name}', "
                 "options => map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true'))"
             )
-        if has_initial_default(self.base.metadata):
-            raise StreamError(_cannot_rewrite(self.base.name, "a column has a default"))
 
     def _rewrite(
         self, whose: str, schema: pa.Schema, items: Sequence[OldFile]

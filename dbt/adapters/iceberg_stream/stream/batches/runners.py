@@ -41,6 +41,7 @@ from dbt.adapters.iceberg_stream.tables.files import (
     casting,
     field_ids,
     parquet,
+    projection,
     reader,
     uploads,
 )
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
 WORKER_CODE = (
-    *(arrow_offsets, casting, field_ids, parquet, uploads, reader),
+    *(arrow_offsets, casting, field_ids, parquet, projection, uploads, reader),
     *(merge_rows, changes, sub_batch, row_delta),
 )
 # Writes the changes of a query to files, given the query's views by their names.

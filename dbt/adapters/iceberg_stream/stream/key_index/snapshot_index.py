@@ -31,7 +31,6 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     bitmap,
     deleted_rows,
     read_keys,
-    require_no_defaults,
     snapshot_files,
 )
 from dbt.adapters.iceberg_stream.tables.files.casting import conform
@@ -131,8 +130,6 @@ class SnapshotIndex:
 
     def _index_snapshot(self, table: LoadedTable) -> None:
         late_changes = self.late_changes
-        schema = self.schema if late_changes is None else late_changes.schema
-        require_no_defaults(table.metadata, schema)
         files = {} if self._is_replaced else snapshot_files(table)
         if sum(item.file.record_count for item in files.values()) > self._max_rows:
             raise NotIndexable(f"the table has over {self._max_rows:,} rows (`max_indexed_rows`)")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dbt.adapters.iceberg_stream.engines.arrow_offsets import with_offsets
 from dbt.adapters.iceberg_stream.tables.files.casting import stored_values
-from dbt.adapters.iceberg_stream.tables.merge.rows import Source, one_nan
+from dbt.adapters.iceberg_stream.tables.merge.rows import Source, equal_bits
 
 # Columns that are added to a change's own: those that order the changes of a key (with a number
 # appended), whether the change deletes the row, and the values of the partition fields.
@@ -96,22 +96,16 @@ def with_one_zero_and_nan(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
     for name in keys:
         if pa.types.is_floating(changes.schema.field(name).type):
             at = changes.schema.get_field_index(name)
-            values = _with_one_zero_and_nan(changes[name])
+            values = equal_bits(changes[name])
             changes = changes.set_column(at, changes.schema.field(at), values)
     if keys and PARTITION in changes.column_names:
         at = changes.schema.get_field_index(PARTITION)
         struct = changes[PARTITION].combine_chunks()
         if any(pa.types.is_floating(field.type) for field in struct.type):
-            parts = [_with_one_zero_and_nan(part) for part in struct.flatten()]
+            parts = [equal_bits(part) for part in struct.flatten()]
             partitions = pa.StructArray.from_arrays(parts, fields=list(struct.type))
             changes = changes.set_column(at, PARTITION, partitions)
     return changes
-
-
-def _with_one_zero_and_nan(values: pa.Array) -> pa.Array:
-    if not pa.types.is_floating(values.type):
-        return values
-    return pc.add(one_nan(values), pa.scalar(0.0, values.type))
 
 
 def chunks(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Table]:

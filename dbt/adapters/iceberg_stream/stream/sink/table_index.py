@@ -46,7 +46,6 @@ from dbt.adapters.iceberg_stream.tables.deletes.equality import (
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     UnsupportedFile,
     read_rows_at,
-    require_no_defaults,
 )
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.keys.runs import Indices
@@ -280,7 +279,6 @@ def rows_of(
         OSError: the storage refuses a file.
     """
     target = WriteTarget.of(base.metadata, base.io)
-    require_no_defaults(base.metadata, schema)
     if equality_delete_files(base):
         # The index does not look at them.
         return None

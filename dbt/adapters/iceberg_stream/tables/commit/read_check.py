@@ -62,7 +62,7 @@ class ReadCheck:
         """
         for read_set in (self.read_set, self.queried):
             if read_set.has_changed(self.table, metadata):
-                raise TableChanged(changed_message(self.table))
+                raise TableChanged(changed_message(self.table, bool(read_set.written)))
 
     def check_repetition(self) -> None:
         """Check whether a write that conflicts may be repeated with the same rows.
@@ -85,13 +85,16 @@ class ReadCheck:
         return next(filter(None, (each.changed(self.catalogs) for each in read_sets)), None)
 
 
-def changed_message(table: QualifiedName) -> str:
+def changed_message(table: QualifiedName, after_others: bool = False) -> str:
     """Return what to say of rows that are computed from a table that has changed since.
 
     Args:
         table: the table.
+        after_others: whether the same model has committed other statements before.
     """
+    others = " The model's earlier statements are committed, so look at the table first."
     return (
         f"{'.'.join(table)} has changed, and the rows were computed from it. The commit conflicts "
         "with another writer's; nothing of it is visible. Run the model again."
+        f"{others if after_others else ''}"
     )

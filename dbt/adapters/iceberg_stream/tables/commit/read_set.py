@@ -93,22 +93,28 @@ class ReadSet:
         # Only a new snapshot or schema changes the rows, or another one of a tag or branch.
         as_of = self.as_of.get(name, CURRENT)
         version, before = _version(metadata, as_of), self.versions[name]
-        if version[:3] != before[:3]:
+        if (version.uuid, version.schema) != (before.uuid, before.schema):
             return True
+        for now, then in zip(version.fixed, before.fixed, strict=True):
+            # The reader may have written to a branch.
+            if not self._only_reader_wrote(metadata, now, then, set()):
+                return True
         if None not in as_of or version[3:5] == before[3:5]:
             return False
+        since, moment = before.current, before.moment
+        between = current_since(metadata, moment) if moment or since is None else set()
         is_view = "versions" in metadata
-        return is_view or not self._only_reader_wrote(metadata, before.current, before.moment)
+        return is_view or not self._only_reader_wrote(metadata, version.current, since, between)
 
     def _only_reader_wrote(
-        self, metadata: Metadata, since: int | None, moment: tuple[int, int] | None
+        self, metadata: Metadata, snapshot_id: int | None, since: int | None, between: set[int]
     ) -> bool:
-        """Return whether all snapshots of a table since one are compactions or the reader's own."""
-        between = current_since(metadata, moment) if moment or since is None else set()
+        """Return whether all snapshots from one to another are compactions or the reader's own.
+
+        All those `between`, which were current, must be among them.
+        """
         known = metadata.get("snapshots") or []
         snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in known}
-        current = current_snapshot(metadata)
-        snapshot_id = current and current.snapshot_id
         while snapshot_id != since:
             snapshot = snapshots.get(snapshot_id)
             if snapshot is None:

@@ -49,8 +49,8 @@ def replacement_updates(
 ) -> tuple[TableUpdate, ...]:
     """Return the updates for a write that replaces all rows.
 
-    The partition spec stays the same. So do wider types of columns that partition the table. If a
-    column that sorts it is gone, the table is not sorted.
+    The partition spec stays the same. So do wider types of columns that partition or sort the
+    table. If a column that sorts it is gone, the table is not sorted.
 
     Args:
         metadata: table metadata.
@@ -67,7 +67,8 @@ def replacement_updates(
     current = current_schema(metadata)
     schema = replaced_schema(current, arrow, metadata["last-column-id"], metadata["format-version"])
     spec = partition_spec(metadata, metadata["default-spec-id"])
-    schema = _with_wider_types(schema, current, {field.source_id for field in spec.fields})
+    sources = {field.source_id for field in spec.fields} | _sort_sources(metadata)
+    schema = _with_wider_types(schema, current, sources)
     if comments is not None:
         schema = with_comments(schema, comments)
     if schema.as_struct() == current.as_struct() and (
@@ -116,10 +117,9 @@ def _with_wider_types(schema: Schema, current: Schema, ids: Collection[int]) -> 
 
 def _sort_updates(metadata: Metadata, field_ids: Collection[int]) -> tuple[TableUpdate, ...]:
     """Return updates that remove the table's sort order if one of its columns is gone."""
-    orders = {order["order-id"]: order for order in metadata.get("sort-orders") or []}
-    order = orders.get(metadata.get("default-sort-order-id"))
-    if order is None or all(field["source-id"] in field_ids for field in order["fields"]):
+    if _sort_sources(metadata) <= set(field_ids):
         return ()
+    orders = {order["order-id"] for order in metadata["sort-orders"]}
     number = UNSORTED_SORT_ORDER.order_id
     unsorted = SetDefaultSortOrderUpdate.model_validate(
         {"sort-order-id": number if number in orders else -1}
@@ -127,6 +127,13 @@ def _sort_updates(metadata: Metadata, field_ids: Collection[int]) -> tuple[Table
     if number in orders:
         return (unsorted,)
     return (AddSortOrderUpdate.model_validate({"sort-order": UNSORTED_SORT_ORDER}), unsorted)
+
+
+def _sort_sources(metadata: Metadata) -> set[int]:
+    """Return the ids of the columns that sort the table."""
+    orders = {order["order-id"]: order for order in metadata.get("sort-orders") or []}
+    order = orders.get(metadata.get("default-sort-order-id"), {"fields": []})
+    return {field["source-id"] for field in order["fields"]}
 
 
 def with_comments(schema: Schema, comments: Mapping[str, str]) -> Schema:

@@ -21,7 +21,6 @@ from dbt.adapters.iceberg_stream.tables.compaction.rewrite import (
     Compaction,
     commit_rewrite,
     groups_within,
-    has_defaults,
     newest_equality_delete,
     sequence_number,
 )
@@ -67,7 +66,7 @@ def rewrite_deleted_rows(
         OSError: the storage refuses a file; nothing was changed.
     """
     base = catalog.load(name)
-    if base is None or has_defaults(base.metadata):
+    if base is None:
         # Files from before a column was added lack its default.
         return None
     deletes = live_entries(base.io, base.metadata, ManifestContent.DELETES)

@@ -24,7 +24,6 @@ from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change,
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
-    current_schema,
     current_snapshot_id,
     remove_quietly,
 )
@@ -66,16 +65,6 @@ class Compaction:
     merged: int
     written: int
     bytes: int
-
-
-def has_defaults(metadata: Metadata) -> bool:
-    """Return whether columns have an initial default, which older files do not contain.
-
-    Args:
-        metadata: of the table.
-    """
-    schema = current_schema(metadata)
-    return any(schema.find_field(i).initial_default is not None for i in schema.field_ids)
 
 
 def sequence_number(entry: ManifestEntry) -> int:
@@ -246,7 +235,7 @@ class _Rewrite:
 def _read(filesystem: fs.FileSystem, schema: pa.Schema, item: OldFile) -> pa.Table:
     try:
         with filesystem.open_input_file(item.path) as opened, pq.ParquetFile(opened) as parquet:
-            require_ids(parquet, schema)
+            require_ids(parquet)
             return pa.concat_tables([schema.empty_table(), *live_rows(parquet, schema, item)])
     except (OSError, pa.ArrowException) as error:
         raise OSError(f"{item.location}: {error}") from error

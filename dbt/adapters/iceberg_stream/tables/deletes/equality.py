@@ -89,18 +89,19 @@ class DeletedKeys:
 
 
 class EqualityDeletes:
-    """The equality deletes of a table's current snapshot. Close it to remove its files.
+    """The equality deletes of a snapshot. Close it to remove its files.
 
     Args:
         table: the table.
+        files: manifest entries of delete files; those of the current snapshot by default.
 
     Raises:
         UnsupportedFile: a delete file cannot be read here.
         OSError: the storage refuses a file.
     """
 
-    def __init__(self, table: LoadedTable) -> None:
-        self.files = equality_delete_files(table)
+    def __init__(self, table: LoadedTable, files: Sequence[ManifestEntry] | None = None) -> None:
+        self.files = equality_delete_files(table) if files is None else list(files)
         numbers = {item.sequence_number or 0 for item in self.files}
         self._sequence_numbers = np.array(sorted(numbers), np.int64)
         self._folder = TemporaryFolder("deletes")
@@ -297,7 +298,7 @@ def key_schema(metadata: Metadata, columns: Iterable[int]) -> pa.Schema:
         columns: their field ids.
 
     Raises:
-        UnsupportedFile: a column is nested, or has a default that files do not contain.
+        UnsupportedFile: a column is nested.
     """
     fields = [_key_field(metadata, column) for column in columns]
     kinds = file_schema(Schema(*fields))
@@ -312,10 +313,6 @@ def _key_field(metadata: Metadata, column: int) -> NestedField:
     for schema in known_schemas(metadata):
         for item in schema.fields:
             if item.field_id == column:
-                if item.initial_default is not None:
-                    raise UnsupportedFile(
-                        f"the key column `{item.name}` was added with a default value"
-                    )
                 return item
     raise UnsupportedFile(f"the key column with the field id {column} is nested")
 

@@ -14,12 +14,10 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
 from pyroaring import BitMap
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
-    current_schema,
     file_key,
     referenced_file,
 )
@@ -102,22 +100,6 @@ def old_file(
 def _offset(file: DataFile) -> int | None:
     offset: int | None = file[CONTENT_OFFSET] if file.file_format == FileFormat.PUFFIN else None
     return offset
-
-
-def require_no_defaults(metadata: Metadata, schema: pa.Schema) -> None:
-    """Require that columns have no initial default, which older files do not contain.
-
-    Args:
-        metadata: of the table.
-        schema: of the columns.
-
-    Raises:
-        UnsupportedFile: a column has one.
-    """
-    table_schema = current_schema(metadata)
-    for name in schema.names:
-        if table_schema.find_field(name).initial_default is not None:
-            raise UnsupportedFile(f"the column `{name}` was added with a default value")
 
 
 def snapshot_files(
@@ -253,7 +235,7 @@ def read_keys(
             target.filesystem().open_input_file(target.path_of(location)) as opened,
             pq.ParquetFile(opened) as parquet,
         ):
-            require_ids(parquet, schema)
+            require_ids(parquet)
             for group in range(parquet.metadata.num_row_groups):
                 described = parquet.metadata.row_group(group)
                 if is_needed is None or is_needed(begin, described):

@@ -14,7 +14,8 @@ from dbt.adapters.iceberg_stream.tables.files.casting import (
     ColumnError,
     unencoded_type,
 )
-from dbt.adapters.iceberg_stream.tables.files.field_ids import FIELD_ID
+from dbt.adapters.iceberg_stream.tables.files.field_ids import DEFAULT, FIELD_ID
+from dbt.adapters.iceberg_stream.tables.files.projection import encoded_default
 
 
 def new_schema(arrow: pa.Schema, format_version: int = 2) -> Schema:
@@ -208,6 +209,8 @@ SIMPLE: dict[pa.DataType, iceberg.PrimitiveType] = {
 def file_schema(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a table's data files, with field ids, also of nested fields.
 
+    Fields have their initial defaults, for files that are older.
+
     Args:
         schema: the table's schema.
 
@@ -223,12 +226,10 @@ def _is_stored(field: iceberg.NestedField) -> bool:
 
 
 def _field(field: iceberg.NestedField, column: str) -> pa.Field:
-    return pa.field(
-        field.name,
-        _arrow_type(field.field_type, column),
-        nullable=not field.required,
-        metadata={FIELD_ID: str(field.field_id).encode()},
-    )
+    kind, metadata = _arrow_type(field.field_type, column), {FIELD_ID: b"%d" % field.field_id}
+    if field.initial_default is not None and field.field_type.is_primitive:
+        metadata[DEFAULT] = encoded_default(field.initial_default, kind)
+    return pa.field(field.name, kind, nullable=not field.required, metadata=metadata)
 
 
 def _arrow_type(kind: iceberg.IcebergType, column: str) -> pa.DataType:

@@ -104,17 +104,33 @@ def _child(array: pa.Array, field: pa.Field, column: str) -> pa.Array:
 
 
 def _convert(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
-    if array.type == target and not pa.types.is_nested(target):
-        return array
-    array = _decoded(array, column)
-    if pa.types.is_null(array.type):
-        return pa.nulls(len(array), target)
+    if pa.types.is_nested(target):
+        array = _decoded(array, column)
     if pa.types.is_struct(target) and pa.types.is_struct(array.type):
         return _struct(array, target, column)
     if pa.types.is_list(target) and _is_list(array.type):
         return _list(array, target, column)
     if pa.types.is_map(target) and pa.types.is_map(array.type):
         return _map(array, target, column)
+    return convert_values(array, target, column)
+
+
+def convert_values(array: pa.Array, target: pa.DataType, column: str) -> pa.Array:
+    """Convert values of a type that is not nested.
+
+    Args:
+        array: the values.
+        target: the type.
+        column: its name, for errors.
+
+    Raises:
+        ColumnError: the type is incompatible, or does not include a value.
+    """
+    if array.type == target and not pa.types.is_nested(target):
+        return array
+    array = _decoded(array, column)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), target)
     return _leaf(array, target, column)
 
 

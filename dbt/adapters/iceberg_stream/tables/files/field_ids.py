@@ -8,6 +8,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 FIELD_ID = b"PARQUET:field_id"
+# In the metadata of a field: its value in rows of files without it. Files do not store it.
+DEFAULT = b"initial-default"
 
 
 def field_id(field: pa.Field) -> int | None:
@@ -40,27 +42,6 @@ def leaf_ids(field: pa.Field) -> list[int | None]:
     """
     children = _children(field.type)
     return [number for child in children for number in leaf_ids(child)] or [field_id(field)]
-
-
-def with_names_of(stored: pa.Field, current: pa.Field) -> pa.Field:
-    """Return a file's column with the current names of itself and of the fields nested in it.
-
-    Writers encode names that Avro does not allow, and fields may be renamed.
-
-    Args:
-        stored: the file's column.
-        current: the table's column, with the same ids of nested fields.
-    """
-    kinds = zip(_children(stored.type), _children(current.type), strict=True)
-    fields = [with_names_of(*pair) for pair in kinds]
-    kind = stored.type
-    if pa.types.is_struct(kind):
-        kind = pa.struct(fields)
-    elif pa.types.is_map(kind):
-        kind = pa.map_(*fields)
-    elif fields:
-        kind = (pa.large_list if pa.types.is_large_list(kind) else pa.list_)(*fields)
-    return stored.with_name(current.name).with_type(kind)
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:

@@ -1,34 +1,34 @@
 """Reads columns of a data file as a schema that is newer, older or another table's.
 
-Columns and nested fields are matched by field id (spec, "Column Projection").
+Columns and nested fields are matched by field id (spec, "Column Projection"). Worker code: the
+standard library, PyArrow and other worker code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.schema import Schema
-from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+import pyarrow.compute as pc
 
-from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import (
     ColumnError,
+    convert_values,
     list_offsets,
     null_mask,
-    unencoded_type,
 )
-from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
+from dbt.adapters.iceberg_stream.tables.files.field_ids import DEFAULT, field_id
 
 
 def project(
-    rows: pa.Table, schema: Schema, partition: dict[int, Any] | None = None
-) -> list[pa.ChunkedArray]:
+    rows: pa.Table, schema: pa.Schema, partition: Mapping[int, Any] | None = None
+) -> pa.Table:
     """Return the columns of a schema.
 
     Args:
         rows: rows of a file, with its field ids.
-        schema: the columns, all of them and all their nested fields optional.
+        schema: the columns, with field ids and initial defaults; see `arrow_types.file_schema`.
         partition: values of columns that the file may lack, by field id.
 
     Returns:
@@ -39,19 +39,17 @@ def project(
     """
     own = {field_id(field): index for index, field in enumerate(rows.schema)}
     columns = []
-    for field, target in zip(schema.fields, file_schema(schema), strict=True):
-        if field.field_id in own:
-            index = own[field.field_id]
+    for field in schema:
+        number = field_id(field)
+        if (index := own.get(number)) is not None:
             kind = rows.schema.field(index).type
-            chunks = [
-                _project(chunk, kind, field.field_type, target.type, field.name)
-                for chunk in rows.column(index).chunks
-            ]
+            chunks = [_required(_project(c, kind, field), field) for c in rows.column(index).chunks]
+        elif number is not None and partition and number in partition:
+            chunks = [constant(partition[number], field.type, rows.num_rows)]
         else:
-            value = (partition or {}).get(field.field_id, field.initial_default)
-            chunks = [constant(value, target.type, rows.num_rows)]
-        columns.append(pa.chunked_array(chunks, target.type))
-    return columns
+            chunks = [_required(_absent(field, rows.num_rows), field)]
+        columns.append(pa.chunked_array(chunks, field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
@@ -69,65 +67,97 @@ def constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
     return pa.repeat(pa.scalar(raw, storage), length).cast(kind)
 
 
-def _project(
-    array: pa.Array, kind: pa.DataType, wanted: IcebergType, target: pa.DataType, name: str
-) -> pa.Array:
-    """Convert an array; `kind` has the file's field ids, and `wanted` those of the schema."""
-    if isinstance(wanted, StructType) and pa.types.is_struct(kind):
-        return _struct(array, kind, wanted, target, name)
-    if isinstance(wanted, ListType) and not pa.types.is_map(kind) and pa.types.is_nested(kind):
-        elements = _project(
-            array.flatten(), kind.value_type, wanted.element_type, target.value_type, name
-        )
+def encoded_default(value: Any, kind: pa.DataType) -> bytes:
+    """Return an initial default for the metadata of a field.
+
+    Args:
+        value: as PyIceberg has it.
+        kind: type of the field.
+    """
+    column = constant(value, kind, 1)
+    stored = column.storage if isinstance(column, pa.ExtensionArray) else column
+    batch = pa.record_batch([stored], ["default"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def without_defaults(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose columns are null in files without them.
+
+    Args:
+        schema: with initial defaults.
+    """
+
+    def without(field: pa.Field) -> pa.Field:
+        others = {key: value for key, value in field.metadata.items() if key != DEFAULT}
+        return field.with_metadata(others)
+
+    return pa.schema(map(without, schema))
+
+
+def _absent(field: pa.Field, length: int) -> pa.Array:
+    """Return the values of a field in rows that are older than it."""
+    encoded = (field.metadata or {}).get(DEFAULT)
+    if encoded is None:
+        return pa.nulls(length, field.type)
+    default = pa.ipc.open_stream(encoded).read_next_batch().column(0)[0]
+    return pa.repeat(default, length).cast(field.type)
+
+
+def _required(values: pa.Array, field: pa.Field, absent: pa.Array | None = None) -> pa.Array:
+    """Return values; raise ColumnError if the field is required and one is null.
+
+    Fields of a struct may be null where the struct is `absent`.
+    """
+    if not field.nullable and values.null_count:
+        nulls = values.is_null() if absent is None else pc.and_not(values.is_null(), absent)
+        if pc.any(nulls).as_py():
+            raise ColumnError(field.name, "is missing or null in a file, but the table requires it")
+    return values
+
+
+def _project(array: pa.Array, kind: pa.DataType, field: pa.Field) -> pa.Array:
+    """Convert an array; `kind` has the file's field ids, and `field` those of the schema."""
+    target = field.type
+    if kind.equals(target, check_metadata=True):
+        return array
+    if pa.types.is_struct(target) and pa.types.is_struct(kind):
+        return _struct(array, kind, field)
+    if pa.types.is_map(target) and pa.types.is_map(kind):
+        return _map(array, kind, target)
+    if pa.types.is_list(target) and pa.types.is_nested(kind) and hasattr(kind, "value_field"):
+        element = target.value_field
+        elements = _required(_project(array.flatten(), kind.value_type, element), element)
         return pa.ListArray.from_arrays(
             list_offsets(array), elements, type=target, mask=null_mask(array)
         )
-    if isinstance(wanted, MapType) and pa.types.is_map(kind):
-        return _map(array, kind, wanted, target, name)
-    if array.type == target:
-        return array
-    try:
-        storage = target.storage_type if isinstance(target, pa.BaseExtensionType) else target
-        return array.cast(unencoded_type(array.type)).cast(storage).cast(target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ColumnError(name, f"is {array.type} in a file, not {target}: {error}") from error
+    if pa.types.is_date(kind) and pa.types.is_timestamp(target):
+        return array.cast(target)  # the only promotion that is not one of the user's own rows
+    return convert_values(array, target, field.name)
 
 
-def _struct(
-    array: pa.StructArray, kind: pa.StructType, wanted: StructType, target: pa.StructType, name: str
-) -> pa.StructArray:
+def _struct(array: pa.StructArray, kind: pa.StructType, field: pa.Field) -> pa.StructArray:
     own = {field_id(kind.field(i)): i for i in range(kind.num_fields)}
-    children = array.flatten()
+    children, absent = array.flatten(), null_mask(array)
+    fields = [field.type.field(number) for number in range(field.type.num_fields)]
     columns = []
-    for field, into in zip(wanted.fields, target.fields, strict=True):
-        columns.append(_child(field, into, own, children, kind, len(array), name))
-    return pa.StructArray.from_arrays(columns, fields=target.fields, mask=null_mask(array))
+    for child in fields:
+        if (index := own.get(field_id(child))) is None:
+            values = _absent(child, len(array))
+        else:
+            values = _project(children[index], kind.field(index).type, child)
+        columns.append(_required(values, child, absent))
+    return pa.StructArray.from_arrays(columns, fields=fields, mask=absent)
 
 
-def _child(
-    field: NestedField,
-    target: pa.Field,
-    own: dict[int | None, int],
-    children: list[pa.Array],
-    kind: pa.StructType,
-    length: int,
-    name: str,
-) -> pa.Array:
-    if field.field_id not in own:
-        return constant(field.initial_default, target.type, length)
-    index = own[field.field_id]
-    path = f"{name}.{field.name}"
-    return _project(children[index], kind.field(index).type, field.field_type, target.type, path)
-
-
-def _map(
-    array: pa.MapArray, kind: pa.MapType, wanted: MapType, target: pa.MapType, name: str
-) -> pa.MapArray:
+def _map(array: pa.MapArray, kind: pa.MapType, target: pa.MapType) -> pa.MapArray:
     key, value = kind.key_field.with_name("key"), kind.item_field.with_name("value")
     listed = array.cast(pa.list_(pa.struct([key, value])))
     keys, values = listed.flatten().flatten()
-    keys = _project(keys, kind.key_type, wanted.key_type, target.key_type, f"{name}.key")
-    values = _project(values, kind.item_type, wanted.value_type, target.item_type, f"{name}.value")
+    keys = _project(keys, kind.key_type, target.key_field)
+    values = _required(_project(values, kind.item_type, target.item_field), target.item_field)
     return pa.MapArray.from_arrays(
         list_offsets(listed), keys, values, type=target, mask=null_mask(array)
     )

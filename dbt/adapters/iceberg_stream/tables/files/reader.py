@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dbt.adapters.iceberg_stream.tables.files.casting import conform
 from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id, nested_ids
+from dbt.adapters.iceberg_stream.tables.files.projection import project
 
 # Columns that rows of format version 3 keep in a rewritten file (Iceberg spec, "Row Lineage").
 ROW_ID, LAST_UPDATED = "_row_id", "_last_updated_sequence_number"
@@ -93,17 +93,23 @@ def read_rows(
         others = read_rows(parquet, pa.schema(unread), group)
         columns = [(known if n in known.column_names else others)[n] for n in schema.names]
         return pa.Table.from_arrays(columns, schema=schema)
-    names = {field_id(field): field.name for field in schema}
-    stored = {field.name: field_id(field) for field in parquet.schema_arrow}
-    current_names = {name: names[number] for name, number in stored.items() if number in names}
-    groups = range(parquet.metadata.num_row_groups) if group is None else [group]
-    if not current_names:
-        # All columns were added after the file was written.
-        count = sum(parquet.metadata.row_group(g).num_rows for g in groups)
-        return pa.Table.from_arrays([pa.nulls(count, f.type) for f in schema], schema=schema)
-    rows = parquet.read_row_groups(list(groups), columns=list(current_names))
-    rows = rows.rename_columns([current_names[name] for name in rows.column_names])
-    return pa.Table.from_batches([conform(b, schema) for b in rows.to_batches()], schema)
+    groups = list(range(parquet.metadata.num_row_groups)) if group is None else [group]
+    if names := stored_names(parquet, schema):
+        return project(parquet.read_row_groups(groups, columns=names), schema)
+    # All columns were added after the file was written.
+    count = sum(parquet.metadata.row_group(g).num_rows for g in groups)
+    return project(pa.table({"": row_numbers(count)}), schema)
+
+
+def stored_names(parquet: pq.ParquetFile, schema: pa.Schema) -> list[str]:
+    """Return the names of a schema's columns in a file, of those that it has.
+
+    Args:
+        parquet: the file.
+        schema: the columns, with field ids.
+    """
+    ids = set(map(field_id, schema))
+    return [field.name for field in parquet.schema_arrow if field_id(field) in ids]
 
 
 def read_with_lineage(
@@ -161,31 +167,15 @@ def live_rows(parquet: pq.ParquetFile, schema: pa.Schema, file: OldFile) -> Iter
         begin += count
 
 
-def require_ids(parquet: pq.ParquetFile, schema: pa.Schema) -> None:
-    """Check that a file has field ids, and that its nested fields are fields of the table.
-
-    They are read by name, and fields that were added since are null.
+def require_ids(parquet: pq.ParquetFile) -> None:
+    """Check that all columns and nested fields of a file have ids.
 
     Args:
         parquet: the file.
-        schema: of the table's files, with field ids.
 
     Raises:
-        NotByRewriting: they are not.
+        NotByRewriting: one has none.
     """
-    ids = {field_id(field): nested_ids(field) for field in schema}
     for column in parquet.schema_arrow:
-        if field_id(column) is None:
+        if None in (field_id(column), *(number for _, number in nested_ids(column))):
             raise NotByRewriting("a file of the table has no field ids")
-        stored, current = nested_ids(column), ids.get(field_id(column))
-        if current is None or set(stored) <= set(current):
-            continue
-        if {number for _, number in stored} <= {number for _, number in current}:
-            # Writers encode names that Avro does not allow.
-            raise NotByRewriting(
-                f"fields of the nested column `{column.name}` have other names in a file, because "
-                "they were renamed, or have names that Avro does not allow"
-            )
-        raise NotByRewriting(
-            f"the fields of the nested column `{column.name}` have changed since a file was written"
-        )

@@ -181,6 +181,7 @@ def _within(file: DataFile, field: NestedField, values: pa.Array) -> pa.BooleanA
     lower = _bound(file.lower_bounds, field)
     upper = _bound(file.upper_bounds, field)
     nulls = (file.null_value_counts or {}).get(field.field_id)
+    nans = (file.nan_value_counts or {}).get(field.field_id)
     if lower is None or upper is None or not _is_text(values):
         return None
     if isinstance(lower, str) and REPLACED in lower + upper:
@@ -190,6 +191,9 @@ def _within(file: DataFile, field: NestedField, values: pa.Array) -> pa.BooleanA
         pc.greater_equal(values, pa.scalar(lower, values.type)),
         pc.less_equal(values, pa.scalar(upper, values.type)),
     )
+    if pa.types.is_floating(values.type):
+        # Bounds do not include NaN.
+        inside = pc.if_else(pc.is_nan(values), nans != 0, inside)
     return pc.fill_null(inside, nulls != 0)
 
 

@@ -129,7 +129,7 @@ class FileRewrite:
         try:
             opened = self.filesystem.open_input_file(file.path)
             with opened, pq.ParquetFile(opened) as parquet:
-                require_ids(parquet, self.schema)
+                require_ids(parquet)
                 if self.source is None:
                     return self._apply(parquet, file, NO_MATCHES, file.dead)
                 return self._merge(parquet, file, self.source)

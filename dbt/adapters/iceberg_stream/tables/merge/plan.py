@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dbt.adapters.iceberg_stream.catalog.metadata import (
     Metadata,
     fields,
-    has_initial_default,
     iter_fields,
 )
 from dbt.adapters.iceberg_stream.catalog.types import spark_type
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 
 # Types whose values are equal in Arrow exactly if they are equal in Spark.
 KEY_TYPES = {
-    *("boolean", "int", "long", "decimal", "date", "timestamp", "timestamptz", "string", "binary")
+    *("boolean", "int", "long", "float", "double", "decimal", "date", "timestamp", "timestamptz"),
+    *("string", "binary"),
 }
 # Larger sources do not fit in this process's memory, so Spark merges them.
 MOST_SOURCE_ROWS = 5_000_000
@@ -82,16 +82,7 @@ def why_spark(
     for name in plan.updates:
         if name not in types:
             return f"the table has no column {name}"
-        if any(_is_map(field["type"]) for field in iter_fields([{"type": types[name]}])):
-            kind = spark_type(types[name])
-            return f"values of the updated column {name}, {kind}, cannot be compared"
-    if has_initial_default(metadata):
-        return "a column has an initial default"
     return None
-
-
-def _is_map(kind: Any) -> bool:
-    return isinstance(kind, Mapping) and kind["type"] == "map"
 
 
 def sql_options(options: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyroaring import BitMap
@@ -30,7 +30,10 @@ from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
-from dbt.adapters.iceberg_stream.tables.deletes.equality import is_equality_delete
+from dbt.adapters.iceberg_stream.tables.deletes.equality import (
+    EqualityDeletes,
+    is_equality_delete,
+)
 from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     SnapshotFile,
@@ -128,6 +131,9 @@ class RewriteMerge:
     # The changes of files, and the delete files with which each was read, by location.
     _results: dict[str, FileChange] = field(default_factory=dict)
     _read_with: dict[str, frozenset[tuple[str, int | None]]] = field(default_factory=dict)
+    # Rows that equality deletes delete, by the location of their file, and what deletes them.
+    _deleted_by_key: dict[str, BitMap] = field(default_factory=dict)
+    _equality_deletes: frozenset[str] = frozenset()
     # What all results have in common.
     _basis: object = None
     # New files of an attempt, beside those that replace others.
@@ -210,8 +216,6 @@ class RewriteMerge:
         if located is not None:
             is_candidate = lambda file: file.file_path in located.files  # noqa: E731
         deletes = live_entries(io, metadata, ManifestContent.DELETES, self.branch)
-        if any(is_equality_delete(item.data_file) for item in deletes):
-            raise NotByRewriting("the table has equality deletes")
         data = live_entries(
             io,
             metadata,
@@ -222,9 +226,25 @@ class RewriteMerge:
         )
         data.sort(key=lambda item: item.data_file.file_path)
         try:
+            self._read_equality_deletes(base, data, deletes)
             return snapshot_files(base, data, deletes)
         except UnsupportedFile as error:
             raise NotByRewriting(str(error)) from error
+
+    def _read_equality_deletes(
+        self, base: LoadedTable, data: Sequence[ManifestEntry], deletes: Sequence[ManifestEntry]
+    ) -> None:
+        by_key = [item for item in deletes if is_equality_delete(item.data_file)]
+        paths = frozenset(item.data_file.file_path for item in by_key)
+        if paths != self._equality_deletes:
+            self._drop_stale_results(base, {})
+        self._equality_deletes = paths
+        self._deleted_by_key = {}
+        if by_key:
+            with EqualityDeletes(base, by_key) as of_table:
+                reached = [item for item in data if of_table.apply_to(item)]
+                rows = of_table.deleted_in(reached)
+                self._deleted_by_key = {file.file_path: positions for file, positions in rows}
 
     def _old_files(
         self,
@@ -233,8 +253,11 @@ class RewriteMerge:
         files: Sequence[SnapshotFile],
         located: Located | None,
     ) -> list[OldFile]:
-        dead = deleted_rows(base, files)
-        old = [old_file(target, item, dead[item.path]) for item in files]
+        dead, by_key = deleted_rows(base, files), self._deleted_by_key
+        old = [
+            old_file(target, item, dead[item.path] | by_key.get(item.path, BitMap()))
+            for item in files
+        ]
         if located is None:
             return old
         found = {path: vars(rows) for path, rows in located.files.items()}

@@ -9,6 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbt.adapters.iceberg_stream.tables.files.casting import list_offsets, null_mask
 from dbt.adapters.iceberg_stream.tables.files.reader import LAST_UPDATED, row_numbers
 
 ROW, AT = "__row", "__at"
@@ -55,8 +56,7 @@ class Source:
 
     def duplicates(self) -> int:
         """Return how many rows are not the first of their key."""
-        keys = pa.table({name: one_nan(self.rows[name]) for name in self.keys})
-        return keys.num_rows - distinct(keys).num_rows
+        return self.rows.num_rows - distinct(self.rows.select(self.keys)).num_rows
 
     def match(self, keys: pa.Table) -> Matches:
         """Match the rows of a file.
@@ -78,26 +78,28 @@ class Source:
 
 
 def distinct(rows: pa.Table) -> pa.Table:
-    """Return each row once, in any order.
+    """Return each row once, in any order; equal zeros and NaNs are one.
 
     Args:
         rows: of types that PyArrow compares.
     """
     # In names of its own: PyArrow takes a column `.k` as the path to a field.
     names = [f"__{number}" for number in range(rows.num_columns)]
-    found = rows.rename_columns(names).group_by(names).aggregate([])
+    columns = [equal_bits(column) for column in rows.columns]
+    found = pa.table(columns, names).group_by(names).aggregate([])
     return found.rename_columns(rows.column_names).cast(rows.schema)
 
 
-def one_nan(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return values with one NaN for all, whose bits PyArrow compares.
+def equal_bits(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return values in which floating-point numbers that SQL takes as equal have the same bits.
 
     Args:
         values: of any type.
     """
     if not pa.types.is_floating(values.type):
         return values
-    return pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), values)
+    one_nan = pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), values)
+    return pc.add(one_nan, pa.scalar(0.0, values.type))
 
 
 def later(first: list[pa.ChunkedArray], second: list[pa.ChunkedArray]) -> pa.BooleanArray:
@@ -216,6 +218,8 @@ def _different(old: pa.Array, new: pa.Array, exact: bool = False) -> pa.BooleanA
         # Fields of a null are null.
         for a, b in zip(old.flatten(), new.flatten(), strict=True):
             different = pc.or_(different, _different(a, b, exact))
+    elif pa.types.is_map(old.type):
+        different = _different_lists(_in_order(old), _in_order(new), exact)
     elif pa.types.is_nested(old.type):
         different = _different_lists(old, new, exact)
     else:
@@ -232,6 +236,21 @@ def _bits(values: pa.Array) -> pa.Array:
     if not pa.types.is_floating(values.type):
         return values
     return values.view(pa.int32() if values.type == pa.float32() else pa.int64())
+
+
+def _in_order(maps: pa.MapArray) -> pa.ListArray:
+    """Return maps as lists of their entries, sorted by the keys: their order means nothing."""
+    key, value = maps.type.key_field.with_name("key"), maps.type.item_field.with_name("value")
+    listed = maps.cast(pa.list_(pa.struct([key, value])))
+    entries, owners = listed.flatten(), pc.list_parent_indices(listed)
+    keys = entries.field(0)
+    if isinstance(keys, pa.ExtensionArray):
+        keys = keys.storage
+    if not pa.types.is_nested(keys.type):
+        pairs = pa.table([owners, keys], ["map", "key"])
+        sort_keys = [(name, "ascending") for name in pairs.column_names]
+        entries = entries.take(pc.sort_indices(pairs, sort_keys=sort_keys))
+    return pa.ListArray.from_arrays(list_offsets(listed), entries, mask=null_mask(maps))
 
 
 def _different_lists(old: pa.Array, new: pa.Array, exact: bool) -> pa.BooleanArray:
@@ -261,7 +280,7 @@ def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:
 
 def _stored(column: pa.ChunkedArray) -> pa.Array:
     """Return a column that can be compared: UUIDs as bytes."""
-    values = one_nan(column.combine_chunks())
+    values = equal_bits(column.combine_chunks())
     return values.storage if isinstance(values, pa.ExtensionArray) else values
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbt.adapters.iceberg_stream.tables.files import casting, field_ids, parquet, reader, uploads
+from dbt.adapters.iceberg_stream.tables.files import (
+    casting,
+    field_ids,
+    parquet,
+    projection,
+    reader,
+    uploads,
+)
 from dbt.adapters.iceberg_stream.tables.files.reader import OLD_FILES, NotByRewriting, OldFile
 from dbt.adapters.iceberg_stream.tables.merge import actions, conditions, file_rewrite, rows
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
@@ -22,7 +29,7 @@ from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
 from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
 
 WORKER_CODE = (
-    *(casting, field_ids, parquet, uploads, reader),
+    *(casting, field_ids, parquet, projection, uploads, reader),
     *(actions, conditions, rows, file_rewrite),
 )
 # The source is sent with the statement, and servers accept messages of up to 128 MiB.

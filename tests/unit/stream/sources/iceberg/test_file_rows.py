@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType, UUIDType
 
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.file_rows import (
     CHANGE_TYPE,
@@ -17,6 +19,7 @@ from dbt.adapters.iceberg_stream.stream.sources.iceberg.file_rows import (
     FileRows,
     Unreadable,
 )
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 
 
 def field(number: int, name: str, kind: pa.DataType) -> pa.Field:
@@ -40,14 +43,13 @@ OUTPUT = pa.schema(
 
 def read(
     path: Path,
-    defaults: dict[str, Any] | None = None,
     now: pa.Schema = NOW,
     output: pa.Schema = OUTPUT,
     **fields: Any,
 ) -> list[dict[str, Any]]:
     piece = {"location": str(path), "path": str(path), "deleted": False, "major": 7, "minor": 1}
     piece |= {"positions": [], "takes": False, "only_keys": False, "snapshot": 9} | fields
-    reader = FileRows(fs.LocalFileSystem(), now, output, defaults or {})
+    reader = FileRows(fs.LocalFileSystem(), now, output)
     batches = reader.run([pa.RecordBatch.from_pylist([piece], PIECE)])
     return [row for batch in batches for row in batch.to_pylist()]
 
@@ -84,10 +86,17 @@ def test_uuids_are_texts_in_spark(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_older_than_a_column_with_a_default(path: Path) -> None:
-    assert {row["u"] for row in read(path, {"u": "x"})} == {"x"}
-    assert {row["u"] for row in read(path, {"u": "x"}, deleted=True)} == {"x"}
-    assert {row["u"] for row in read(path, {"u": "x"}, deleted=True, only_keys=True)} == {None}
-    assert {row["new"] for row in read(path, {"new": "x"})} == set("abcdef")
+    value = uuid.UUID(int=5)
+    columns = [
+        NestedField(2, "new", StringType(), required=False, initial_default="x"),
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(3, "u", UUIDType(), required=False, initial_default=value),
+    ]
+    now = file_schema(Schema(*columns))
+    assert {row["u"] for row in read(path, now)} == {str(value)}
+    assert {row["u"] for row in read(path, now, deleted=True)} == {str(value)}
+    assert {row["u"] for row in read(path, now, deleted=True, only_keys=True)} == {None}
+    assert {row["new"] for row in read(path, now)} == set("abcdef")
 
 
 def test_what_cannot_be_read(path: Path, tmp_path: Path) -> None:
@@ -97,7 +106,7 @@ def test_what_cannot_be_read(path: Path, tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="no field ids"):
         read(tmp_path / "plain.parquet")
     now = pa.schema([field(2, "new", pa.struct([field(5, "a", pa.string())]))])
-    with pytest.raises(Unreadable, match="the nested column `new` has changed"):
+    with pytest.raises(Unreadable, match="The column `new` is string, but the table has struct"):
         read(path, now=now)
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.schema import Schema
 
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.sql.quoting import quote
@@ -24,7 +22,7 @@ from dbt.adapters.iceberg_stream.stream.sources.iceberg.file_rows import (
 )
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.schema_projection import current_columns
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE
-from dbt.adapters.iceberg_stream.tables.files import casting, field_ids
+from dbt.adapters.iceberg_stream.tables.files import casting, field_ids, projection, reader
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.types import StructType
 
-WORKER_CODE = (casting, field_ids, file_rows)
+WORKER_CODE = (casting, field_ids, projection, reader, file_rows)
 SNAPSHOT = "__snapshot"
 # Attributes of a piece that a task is given as they are.
 PIECE_FIELDS = ("location", "deleted", "major", "minor", "takes", "only_keys", "begin", "end")
@@ -163,16 +161,7 @@ class ChangesFrame:
             self._target.filesystem(),
             pa.schema([field.with_nullable(True) for field in schema]),
             self._output,
-            dict(_defaults(self._target.schema)),
         )
-
-
-def _defaults(schema: Schema) -> Iterator[tuple[str, Any]]:
-    """Yield columns and their initial defaults, as values of Spark's types."""
-    for field in schema.fields:
-        default = field.initial_default
-        if default is not None and field.field_type.is_primitive:
-            yield field.name, str(default) if isinstance(default, UUID) else default
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:

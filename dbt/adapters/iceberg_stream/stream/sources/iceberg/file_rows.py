@@ -6,20 +6,20 @@ Worker code: it imports the standard library, PyArrow and other worker code only
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
-from dbt.adapters.iceberg_stream.tables.files.casting import conform
-from dbt.adapters.iceberg_stream.tables.files.field_ids import (
-    field_id,
-    nested_ids,
-    with_names_of,
+from dbt.adapters.iceberg_stream.tables.files.projection import project, without_defaults
+from dbt.adapters.iceberg_stream.tables.files.reader import (
+    NotByRewriting,
+    require_ids,
+    row_numbers,
+    stored_names,
 )
 
 ROWS = 10_000
@@ -61,13 +61,11 @@ class FileRows:
         filesystem: where the files are.
         schema: current schema of the table's files, with field ids.
         output: the columns to return, with Spark's types, then the change and its snapshot.
-        defaults: initial defaults of columns that older files lack, as values of Spark's types.
     """
 
     filesystem: fs.FileSystem
     schema: pa.Schema
     output: pa.Schema
-    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read pieces in a task of Spark.
@@ -92,7 +90,7 @@ class FileRows:
                         f"The file {location} is gone: it was removed before this stream read it. "
                         "Rebuild the table with --full-refresh."
                     ) from error
-                except (OSError, ValueError, pa.ArrowException) as error:
+                except (OSError, ValueError, pa.ArrowException, NotByRewriting) as error:
                     raise Unreadable(f"The file {location} cannot be read: {error}") from error
 
     def _rows(self, piece: dict[str, pa.Scalar]) -> Iterator[pa.RecordBatch]:
@@ -100,43 +98,30 @@ class FileRows:
         positions = piece["positions"].values
         opened = self.filesystem.open_input_file(path)
         with opened, pq.ParquetFile(opened) as parquet:
-            fields = self._fields(parquet)
+            require_ids(parquet)
+            # Without a column, PyArrow does not return the number of rows.
+            names = stored_names(parquet, self.schema) or parquet.schema_arrow.names[:1]
             first, end = piece["begin"].as_py() or 0, piece["end"].as_py()
             end = parquet.metadata.num_rows if end is None else end
             only = positions if takes else None
-            for begin, rows in _batches(parquet, list(fields), only, first, end):
-                row_positions = pa.array(range(begin, begin + rows.num_rows), pa.int64())
+            for begin, rows in _batches(parquet, names, only, first, end):
+                row_positions = pc.add(row_numbers(rows.num_rows), begin)
                 in_piece = pc.is_in(row_positions, value_set=positions)
                 mask = in_piece if takes else pc.invert(in_piece)
-                renamed = _renamed(rows, [fields[name] for name in rows.schema.names])
-                yield self._changes(renamed.filter(mask), row_positions.filter(mask), piece)
-
-    def _fields(self, parquet: pq.ParquetFile) -> dict[str, pa.Field]:
-        """Return a file's columns by their names, with the current names of the same field ids."""
-        by_id = {field_id(field): field for field in self.schema}
-        fields = {}
-        for stored in parquet.schema_arrow:
-            if field_id(stored) is None:
-                raise ValueError("it has no field ids, like files that were imported")
-            field = by_id.get(field_id(stored))
-            if field is None:
-                continue
-            if not _has_same_fields(stored, field):
-                raise ValueError(f"the nested column `{field.name}` has changed since")
-            fields[stored.name] = with_names_of(stored, field)
-        return fields
+                yield self._changes(rows.filter(mask), row_positions.filter(mask), piece)
 
     def _changes(
         self, rows: pa.RecordBatch, row_positions: pa.Array, piece: dict[str, pa.Scalar]
     ) -> pa.RecordBatch:
         count = rows.num_rows
-        fitted = conform(rows, self.schema)
         # An equality delete has no other columns of the row than its key.
-        defaults = {} if piece["only_keys"].as_py() else self.defaults
+        only_keys = piece["only_keys"].as_py()
+        schema = without_defaults(self.schema) if only_keys else self.schema
+        fitted = project(pa.Table.from_batches([rows]), schema)
         columns = [
-            _to_spark_type(fitted[field.name], field.type)
-            if field.name in rows.schema.names
-            else _repeated(defaults.get(field.name), field.type, count)
+            _to_spark_type(fitted[field.name].combine_chunks(), field.type)
+            if field.name in schema.names
+            else pa.nulls(count, field.type)
             for field in list(self.output)[:-2]
         ]
         deleted, first = piece["deleted"].as_py(), piece["minor"]
@@ -150,17 +135,6 @@ class FileRows:
         struct = pa.StructArray.from_arrays(change, fields=list(CHANGE_TYPE))
         columns += [struct, pa.repeat(piece["snapshot"], count)]
         return pa.RecordBatch.from_arrays(columns, schema=self.output)
-
-
-def _has_same_fields(stored: pa.Field, current: pa.Field) -> bool:
-    before, now = ([number for _, number in nested_ids(field)] for field in (stored, current))
-    return before == now
-
-
-def _renamed(rows: pa.RecordBatch, fields: list[pa.Field]) -> pa.RecordBatch:
-    """Return rows with other names of columns and of nested fields, without a copy."""
-    _, data = rows.__arrow_c_array__()
-    return pa.RecordBatch._import_from_c_capsule(pa.schema(fields).__arrow_c_schema__(), data)
 
 
 def _batches(
@@ -187,10 +161,6 @@ def _batches(
 def _any_within(positions: pa.Array, begin: int, end: int) -> bool:
     inside = pc.and_(pc.greater_equal(positions, begin), pc.less(positions, end))
     return bool(pc.any(inside).as_py())
-
-
-def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
-    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
 
 
 def _to_spark_type(array: pa.Array, target: pa.DataType) -> pa.Array:

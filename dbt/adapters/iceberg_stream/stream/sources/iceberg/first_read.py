@@ -14,7 +14,12 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent, ManifestEntry
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, name_mapping
+from dbt.adapters.iceberg_stream.catalog.metadata import (
+    Metadata,
+    fields,
+    iter_fields,
+    name_mapping,
+)
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.changes import Piece, deleted_positions
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.file_order import (
@@ -117,26 +122,16 @@ def _is_readable(metadata: Metadata, table: LoadedTable) -> bool:
     """Return whether PyArrow can read all files with the current columns."""
     if name_mapping(metadata) is not None:
         return False  # only Spark finds the columns of files without field ids
-    nested: dict[int, list[int]] = {}
-    for schema in metadata["schemas"]:
-        for field in schema["fields"]:
-            fields = list(_nested_fields(field["type"]))
-            ids = [number for number, _ in fields]
-            # UUIDs are strings in Spark; only those that are columns of their own are converted.
-            if "uuid" in (kind for _, kind in fields) or nested.setdefault(field["id"], ids) != ids:
-                return False
+    # UUIDs are strings in Spark; only those that are columns of their own are converted.
+    nested = (
+        inner["type"]
+        for field in fields(metadata)
+        if isinstance(field["type"], Mapping)
+        for inner in iter_fields([field])
+    )
+    if "uuid" in nested:
+        return False
     try:
         return WriteTarget.of(metadata, table.io).file_schema is not None
     except ValueError:
         return False  # a type that PyArrow or PyIceberg does not have
-
-
-def _nested_fields(kind: Any) -> Iterator[tuple[int, Any]]:
-    """Yield id and type of the fields that are nested in a type of Iceberg's metadata."""
-    if isinstance(kind, str):
-        return
-    fields = [(field["id"], field["type"]) for field in kind.get("fields", ())]
-    fields += [(kind[f"{p}-id"], kind[p]) for p in ("key", "value", "element") if p in kind]
-    for number, nested in fields:
-        yield number, nested
-        yield from _nested_fields(nested)
