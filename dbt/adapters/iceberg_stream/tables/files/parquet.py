@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.tables.files.uploads import Uploads
+
+# Rows by which is decided whether the values of a column repeat: so many slices, of so many rows.
+SLICES, SLICE_ROWS = 16, 256
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class ParquetOptions:
         codec_level: compression level; None for the codec's default.
         page_size: of a data page.
         dictionary_size: of a column's dictionary.
-        dictionary_columns: columns that have dictionaries; None for all.
+        dictionary_columns: columns that have dictionaries; None for those whose values repeat.
     """
 
     target_size: int = 128 * 1024 * 1024
@@ -41,16 +45,19 @@ class ParquetOptions:
     dictionary_size: int = 2 * 1024 * 1024
     dictionary_columns: tuple[str, ...] | None = None
 
-    def arguments(self) -> dict[str, Any]:
-        """Return PyArrow's arguments, which follow the specification (spec, "Appendix A")."""
+    def arguments(self, rows: pa.Table) -> dict[str, Any]:
+        """Return PyArrow's arguments, which follow the specification (spec, "Appendix A").
+
+        Args:
+            rows: the first row group.
+        """
+        columns = self.dictionary_columns
         return {
             "compression": self.codec,
             "compression_level": self.codec_level,
             "data_page_size": self.page_size,
             "dictionary_pagesize_limit": self.dictionary_size,
-            "use_dictionary": True
-            if self.dictionary_columns is None
-            else [*self.dictionary_columns],
+            "use_dictionary": [*(repeating_columns(rows) if columns is None else columns)],
             "store_decimal_as_integer": True,
             "store_schema": False,
             "version": "2.6",
@@ -120,7 +127,7 @@ class RollingWriter:
         if not rows.num_rows:
             return
         if self._writer is None:
-            self._open()
+            self._open(rows)
         assert self._writer is not None
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         if may_roll:
@@ -170,7 +177,7 @@ class RollingWriter:
             with contextlib.suppress(OSError):
                 self.filesystem.delete_file(self.path_of(location))
 
-    def _open(self) -> None:
+    def _open(self, rows: pa.Table) -> None:
         self._location = self.name_file()
         path = self.path_of(self._location)
         if isinstance(self.filesystem, fs.LocalFileSystem):
@@ -179,7 +186,52 @@ class RollingWriter:
         if self.uploads is not None:
             open_file = partial(self.uploads.open, self.filesystem)
         self._sink = open_file(path)
-        self._writer = pq.ParquetWriter(self._sink, self.schema, **self.options.arguments())
+        self._writer = pq.ParquetWriter(self._sink, self.schema, **self.options.arguments(rows))
+
+
+def repeating_columns(rows: pa.Table) -> Iterator[str]:
+    """Yield the paths of columns for which dictionaries are worth their space and time.
+
+    Dictionaries of unique values make files larger, and take longer to write than the values. What
+    is nested always has dictionaries.
+
+    Args:
+        rows: of a file.
+    """
+    count = rows.num_rows
+    step = max(SLICE_ROWS, count // SLICES)
+    slices = [rows.slice(begin, SLICE_ROWS) for begin in range(0, count, step)]
+    sample = pa.concat_tables(slices) if slices else rows
+    for field, column in zip(rows.schema, sample.columns, strict=True):
+        if pa.types.is_nested(field.type):
+            yield from _leaf_paths(field)
+        elif _repeats(column, count / max(1, sample.num_rows)):
+            yield field.name
+
+
+def _repeats(sample: pa.ChunkedArray, factor: float) -> bool:
+    """Return whether a column has each value twice, on average; `sample` has one of `factor`."""
+    values = sample.drop_null()
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = pa.chunked_array([chunk.storage for chunk in values.chunks])
+    repeats = len(values) - pc.count_distinct(values).as_py()
+    # Of n values, a sample of s has about s * s / 2n that are there already.
+    return bool(len(values) <= max(2.0, factor) * repeats)
+
+
+def _leaf_paths(field: pa.Field, prefix: str = "") -> Iterator[str]:
+    """Yield the paths of a field's columns in files, as PyArrow names them."""
+    kind, path = field.type, prefix + field.name
+    if pa.types.is_struct(kind):
+        for index in range(kind.num_fields):
+            yield from _leaf_paths(kind.field(index), f"{path}.")
+    elif pa.types.is_map(kind):
+        yield from _leaf_paths(kind.key_field.with_name("key"), f"{path}.key_value.")
+        yield from _leaf_paths(kind.item_field.with_name("value"), f"{path}.key_value.")
+    elif pa.types.is_nested(kind):
+        yield from _leaf_paths(kind.value_field.with_name("element"), f"{path}.list.")
+    else:
+        yield path
 
 
 def writer_beside(
