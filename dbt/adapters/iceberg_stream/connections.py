@@ -53,6 +53,8 @@ logger = Logger()
 # By default, Spark replaces `${…}` in statements, also in texts and comments, by settings and
 # environment variables of the server.
 SUBSTITUTION = "spark.sql.variable.substitute"
+# How many times `small_table_rows` a merge may have, to be made without a staging table.
+MERGED = 5
 Result = TypeVar("Result")
 
 
@@ -149,7 +151,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         return handle.prepare(sql)
 
     def few_rows(self, query: str, written: Metadata | None) -> pa.Table | None:
-        """Run a query whose rows are written to a table, and return its rows if they are few.
+        """Run a query whose rows are merged into a table, and return its rows if they are few.
 
         Args:
             query: the query.
@@ -163,9 +165,14 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
             StatementError: the query failed.
         """
         handle: Handle = self.get_thread_connection().handle
-        if handle.small_tables is None or not handle.small_tables.sizes.had_few_changes(written):
+        if handle.small_tables is None:
             return None
-        return handle.few_rows(query)
+        sizes = handle.small_tables.sizes
+        # This process gets the rows of a merge in any case: Spark need not keep some of them first.
+        most_rows = MERGED * sizes.most_rows
+        if not sizes.had_few_changes(written, most_rows):
+            return None
+        return handle.few_rows(query, most_rows)
 
     def stage(self, view: str, query: str) -> None:
         """Run a query, and keep its rows as a temporary view of this thread's session.

@@ -182,11 +182,12 @@ class SessionHandle:
             self.reusable = False
             raise error.for_principal(self.principal_and_expiry) from error
 
-    def few_rows(self, query: str) -> pa.Table | None:
+    def few_rows(self, query: str, most_rows: int) -> pa.Table | None:
         """Run a query and return its rows; None if they are too many for this process.
 
         Args:
             query: the query.
+            most_rows: the most rows.
 
         Raises:
             StatementError: it failed.
@@ -196,7 +197,9 @@ class SessionHandle:
             return None
         prepared = self.prepare(query)
         views = self.views if self.reusable else None
-        fetched = self.with_valid_token(lambda: small_tables.fetch(self.session, prepared, views))
+        fetched = self.with_valid_token(
+            lambda: small_tables.fetch(self.session, prepared, views, most_rows)
+        )
         return None if fetched is None else fetched[0]
 
     def stage(self, view: str, query: str) -> None:

@@ -55,7 +55,7 @@ def append_few_rows(
         if metadata is None:
             return None
         check = read_check(handle, query, name)
-        rows = handle.few_rows(query)
+        rows = handle.few_rows(query, tables.sizes.most_rows)
         if rows is None:
             return None
         return _append(handle, tables, metadata, rows, branch, check)
@@ -67,7 +67,7 @@ def _appendable(tables: SmallTables, name: QualifiedName, branch: str) -> Metada
     """Return the metadata of a table to which this process should append; None if Spark should."""
     metadata = tables.catalogs.metadata(name, history=False)
     catalog = tables.catalogs.split(name)[0].name
-    if metadata is None or not tables.sizes.had_few_changes(metadata):
+    if metadata is None or not tables.sizes.had_few_changes(metadata, tables.sizes.most_rows):
         return None
     if branch != MAIN and branch not in (metadata.get("refs") or {}):
         return None

@@ -107,7 +107,7 @@ class SmallTables:
         return WRITER in sys.modules or next(self._numbers) >= TABLES_OF_SPARK
 
     def fetch(
-        self, session: Session, query: str, views: Views | None
+        self, session: Session, query: str, views: Views | None, most_rows: int
     ) -> tuple[pa.Table, DataType.Struct] | None:
         """Run a query, and return its rows and their schema; None if they are too many.
 
@@ -116,12 +116,12 @@ class SmallTables:
             query: the query.
             views: what the temporary views of the session read, as for `capture_read_set`; None if
                 settings of the session must not be changed.
+            most_rows: the most rows.
 
         Raises:
             StatementError: Spark does not run it.
         """
         interpreted = views is not None and self.sizes.computes_few_rows(query, views)
-        most_rows = self.sizes.most_rows
         return session.few_rows(query, most_rows, most_rows * BYTES_PER_ROW, interpreted)
 
     def replace(
@@ -151,7 +151,7 @@ class SmallTables:
         """
         label = ".".join(name)
         catalog, table = self.catalogs.split(name)
-        fetched = self.fetch(session, query, views)
+        fetched = self.fetch(session, query, views, self.sizes.most_rows)
         if fetched is None:
             logger.debug(f"Spark writes {label}: it is too large")
             return None

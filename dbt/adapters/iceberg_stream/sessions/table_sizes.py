@@ -45,17 +45,18 @@ class TableSizes:
         size = _total(metadata, "total-files-size")
         return _rows(metadata) <= self.most_rows and size <= self.most_rows * BYTES_PER_ROW
 
-    def had_few_changes(self, metadata: Metadata | None) -> bool:
+    def had_few_changes(self, metadata: Metadata | None, most_rows: int) -> bool:
         """Return whether the last write to a table changed few rows, so that the next one may, too.
 
         Args:
             metadata: of the table; None if it does not exist.
+            most_rows: the most rows that are few.
         """
         if metadata is None or "versions" in metadata:
             return False
         snapshot = current_snapshot(metadata)
         changed = read_outcome(snapshot).rows_affected if snapshot else 0
-        return min(changed, _rows(metadata)) <= self.most_rows
+        return min(changed, _rows(metadata)) <= most_rows
 
     def computes_few_rows(self, query: str, views: Views) -> bool:
         """Return whether a query reads few rows, and does not make many of them.

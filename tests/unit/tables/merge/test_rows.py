@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbt.adapters.iceberg_stream.tables.merge import rows as merge_rows
 from dbt.adapters.iceberg_stream.tables.merge.rows import Source, changed, distinct, later, updated
 
 NUMBERS = st.none() | st.integers(-3, 3)
@@ -30,14 +32,22 @@ def same(left: Any, right: Any) -> bool:
 
 
 @settings(max_examples=300, deadline=None)
-@given(ROWS, ROWS, st.sampled_from([["k"], ["t"], ["k", "t"], ["t", "k"]]))
+@given(ROWS, ROWS, st.sampled_from([["k"], ["t"], ["v"], ["k", "t"], ["t", "v"]]), st.booleans())
 def test_against_the_same_by_hand(
+    file: list[tuple[Any, ...]], source: list[tuple[Any, ...]], keys: list[str], is_large: bool
+) -> None:
+    """A large source is looked up in the range of the file's keys only."""
+    with mock.patch.object(merge_rows, "FEW_ROWS", 0 if is_large else 2_000):
+        check_against_the_same_by_hand(file, source, keys)
+
+
+def check_against_the_same_by_hand(
     file: list[tuple[Any, ...]], source: list[tuple[Any, ...]], keys: list[str]
 ) -> None:
     places = [SCHEMA.get_field_index(key) for key in keys]
 
     def key(row: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(row[place] for place in places)
+        return tuple("NaN" if row[place] != row[place] else row[place] for place in places)
 
     of_source = {key(row): row for row in source}
     actual = Source(table(source), keys)

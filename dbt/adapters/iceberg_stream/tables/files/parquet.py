@@ -202,11 +202,11 @@ def repeating_columns(rows: pa.Table) -> Iterator[str]:
     step = max(SLICE_ROWS, count // SLICES)
     slices = [rows.slice(begin, SLICE_ROWS) for begin in range(0, count, step)]
     sample = pa.concat_tables(slices) if slices else rows
-    for field, column in zip(rows.schema, sample.columns, strict=True):
-        if pa.types.is_nested(field.type):
-            yield from _leaf_paths(field)
+    for name, column in zip(rows.column_names, sample.columns, strict=True):
+        if pa.types.is_nested(column.type):
+            yield from _leaf_paths(rows.schema.field(name))
         elif _repeats(column, count / max(1, sample.num_rows)):
-            yield field.name
+            yield name
 
 
 def _repeats(sample: pa.ChunkedArray, factor: float) -> bool:

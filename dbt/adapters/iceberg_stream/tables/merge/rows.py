@@ -13,6 +13,13 @@ from dbt.adapters.iceberg_stream.tables.files.casting import list_offsets, null_
 from dbt.adapters.iceberg_stream.tables.files.reader import LAST_UPDATED, row_numbers
 
 ROW, AT = "__row", "__at"
+# So many rows of a source are hashed sooner than others are left out.
+FEW_ROWS = 2_000
+# Types of whose values PyArrow knows the lowest and the highest one.
+ORDERED = (
+    *(pa.types.is_integer, pa.types.is_decimal128, pa.types.is_date, pa.types.is_timestamp),
+    *(pa.types.is_string, pa.types.is_binary),
+)
 
 
 @dataclass(frozen=True)
@@ -46,9 +53,9 @@ class Source:
     def __init__(self, rows: pa.Table, keys: Sequence[str]) -> None:
         self.rows = rows.combine_chunks()
         self.keys = list(keys)
-        single = len(self.keys) == 1 and not pa.types.is_nested(rows.schema.field(keys[0]).type)
-        self._values = _stored(self.rows[self.keys[0]]) if single else None
-        self._numbered = None if single else _numbered(self.rows, self.keys, AT)
+        self._first = _stored(self.rows[self.keys[0]])
+        is_single = len(self.keys) == 1 and not pa.types.is_nested(self._first.type)
+        self._numbered = None if is_single else _numbered(self.rows, self.keys, AT)
 
     def __reduce__(self) -> tuple[type[Source], tuple[pa.Table, list[str]]]:
         """Pickle the rows only; the receiver builds the index again."""
@@ -64,17 +71,35 @@ class Source:
         Args:
             keys: the key columns of the file's rows.
         """
-        if self._values is not None:
-            positions = pc.index_in(_stored(keys[self.keys[0]]), value_set=self._values)
+        first = _stored(keys[self.keys[0]])
+        near = self._near(first)
+        if self._numbered is None:
+            values = self._first if near is None else self._first.take(near)
+            positions = pc.index_in(first, value_set=values)
             is_match = positions.is_valid()
-            return Matches(
-                pc.indices_nonzero(is_match).cast(pa.int64()),
-                positions.filter(is_match).cast(pa.int64()),
-            )
+            found = positions.filter(is_match).cast(pa.int64())
+            in_source = found if near is None else near.take(found)
+            return Matches(pc.indices_nonzero(is_match).cast(pa.int64()), in_source)
         names = list(_key_names(self.keys))
-        joined = _numbered(keys, self.keys, ROW).join(self._numbered, names, join_type="inner")
+        numbered = self._numbered if near is None else self._numbered.take(near)
+        joined = _numbered(keys, self.keys, ROW).join(numbered, names, join_type="inner")
         joined = joined.sort_by(ROW)
         return Matches(joined[ROW].combine_chunks(), joined[AT].combine_chunks())
+
+    def _near(self, first: pa.Array) -> pa.Int64Array | None:
+        """Return the positions of rows that may match a file's, by the first key; None for all.
+
+        A join hashes all rows, for each file once more.
+        """
+        kind = first.type
+        if len(self._first) < FEW_ROWS or not any(has_order(kind) for has_order in ORDERED):
+            return None
+        bounds = pc.min_max(first)
+        inside = pc.and_(
+            pc.greater_equal(self._first, bounds["min"]), pc.less_equal(self._first, bounds["max"])
+        )
+        positions = pc.indices_nonzero(pc.fill_null(inside, first.null_count > 0))
+        return positions.cast(pa.int64()) if 2 * len(positions) < len(self._first) else None
 
 
 def distinct(rows: pa.Table) -> pa.Table:
