@@ -53,8 +53,6 @@ logger = Logger()
 # By default, Spark replaces `${…}` in statements, also in texts and comments, by settings and
 # environment variables of the server.
 SUBSTITUTION = "spark.sql.variable.substitute"
-# How many times `small_table_rows` a merge may have, to be made without a staging table.
-MERGED = 5
 Result = TypeVar("Result")
 
 
@@ -168,8 +166,7 @@ class IcebergStreamConnectionManager(SQLConnectionManager):
         if handle.small_tables is None:
             return None
         sizes = handle.small_tables.sizes
-        # This process gets the rows of a merge in any case: Spark need not keep some of them first.
-        most_rows = MERGED * sizes.most_rows
+        most_rows = sizes.most_merged_rows(written)
         if not sizes.had_few_changes(written, most_rows):
             return None
         return handle.few_rows(query, most_rows)

@@ -50,3 +50,21 @@ def test_what_queries_read(remembers: bool, answers: list[bool]) -> None:
 def test_no_more_rows_than_small_tables_have() -> None:
     catalogs: Any = OneTable(10)
     assert not TableSizes(catalogs, 9).computes_few_rows("select * from s.t", {})
+
+
+@pytest.mark.parametrize(
+    ("summary", "most_rows"),
+    [
+        (None, 500),
+        ({"total-records": "0", "total-files-size": "0"}, 500),
+        ({"total-records": "10", "total-files-size": "2000"}, 500),
+        ({"total-records": "10", "total-files-size": "20000"}, 50),
+        ({"total-records": "10"}, 100),
+    ],
+)
+def test_merges_of_large_rows(summary: dict[str, str] | None, most_rows: int) -> None:
+    catalogs: Any = OneTable(1)
+    snapshot = {"snapshot-id": 1, "timestamp-ms": 1, "summary": summary}
+    metadata = {"current-snapshot-id": 1, "snapshots": [snapshot]}
+    sizes = TableSizes(catalogs, 100)
+    assert sizes.most_merged_rows(None if summary is None else metadata) == most_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from dbt.adapters.iceberg_stream.catalog.catalogs import Catalogs, QualifiedName
@@ -13,6 +14,9 @@ from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet, Views, c
 
 # Bytes of Arrow data for each row of `small_table_rows`: wide rows are better written by Spark.
 BYTES_PER_ROW = 200
+# A merge that is not staged may have so many times `small_table_rows`: this process gets the rows of
+# larger ones, too, after the engine has staged them.
+MERGED = 5
 # The most rows of all inputs of a query that Spark interprets. With more, generated code is faster
 # once it is compiled, and a project's next run finds it compiled.
 INTERPRETED_ROWS = 5_000
@@ -57,6 +61,21 @@ class TableSizes:
         snapshot = current_snapshot(metadata)
         changed = read_outcome(snapshot).rows_affected if snapshot else 0
         return min(changed, _rows(metadata)) <= most_rows
+
+    def most_merged_rows(self, metadata: Metadata | None) -> int:
+        """Return how many rows a merge into a table may have, to be made without staging them.
+
+        The engine keeps them all in memory, so there are fewer if the table's rows are large.
+
+        Args:
+            metadata: of the table; None if it does not exist.
+        """
+        rows = 0 if metadata is None else _rows(metadata)
+        size = 0 if metadata is None else _total(metadata, "total-files-size")
+        if math.inf in (rows, size):
+            return self.most_rows
+        of_row = max(BYTES_PER_ROW, size / max(rows, 1))
+        return int(MERGED * self.most_rows * BYTES_PER_ROW / of_row)
 
     def computes_few_rows(self, query: str, views: Views) -> bool:
         """Return whether a query reads few rows, and does not make many of them.

@@ -6,6 +6,7 @@ standard library, PyArrow and other worker code.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,7 +81,8 @@ def encoded_default(value: Any, kind: pa.DataType) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
-    return bytes(sink.getvalue())
+    # Clients of schemas take metadata for text.
+    return base64.b64encode(sink.getvalue())
 
 
 def without_defaults(schema: pa.Schema) -> pa.Schema:
@@ -102,7 +104,8 @@ def _absent(field: pa.Field, length: int) -> pa.Array:
     encoded = (field.metadata or {}).get(DEFAULT)
     if encoded is None:
         return pa.nulls(length, field.type)
-    default = pa.ipc.open_stream(encoded).read_next_batch().column(0)[0]
+    stream = pa.ipc.open_stream(base64.b64decode(encoded))
+    default = stream.read_next_batch().column(0)[0]
     return pa.repeat(default, length).cast(field.type)
 
 
