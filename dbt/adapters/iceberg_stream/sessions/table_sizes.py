@@ -14,7 +14,7 @@ from dbt.adapters.iceberg_stream.tables.commit.read_set import ReadSet, Views, c
 
 # Bytes of Arrow data for each row of `small_table_rows`: wide rows are better written by Spark.
 BYTES_PER_ROW = 200
-# A merge that is not staged may have so many times `small_table_rows`: this process gets the rows of
+# A merge without staging may have so many times `small_table_rows`: this process gets the rows of
 # larger ones, too, after the engine has staged them.
 MERGED = 5
 # The most rows of all inputs of a query that Spark interprets. With more, generated code is faster
