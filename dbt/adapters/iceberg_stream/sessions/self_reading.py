@@ -13,7 +13,7 @@ from dbt.adapters.iceberg_stream.sessions.session_handle import SessionHandle
 from dbt.adapters.iceberg_stream.sql.aliases import with_target_alias
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.sql.statements import with_target
-from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck, changed_message
+from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.commit.snapshot_properties import (
     READS_TARGET,
     spark_settings,
@@ -53,7 +53,7 @@ def write_from_target(
                 return _write_on_branch(handle, sql, branch or MAIN, check, write_id)
     except CatalogError as error:
         raise StatementError(str(error)) from error
-    raise StatementError(changed_message(check.table))
+    raise StatementError(check.message(check.table))
 
 
 def _write_on_branch(

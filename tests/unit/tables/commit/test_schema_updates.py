@@ -133,6 +133,8 @@ class TestReplacing:
         base["default-sort-order-id"] = 3
         narrow = pa.schema([("id", pa.int32()), ("x", pa.string())])
         assert replacement_updates(base, narrow, "s.t") == ()
+        keyed = Schema(field(1, "id", required=True), field(2, "x", TEXT), identifier_field_ids=[1])
+        assert replacement_updates(base | metadata(keyed), narrow, "s.t") == ()
         lost = replacement_updates(base, pa.schema([("x", pa.string())]), "s.t")
         assert isinstance(lost[1], SetDefaultSortOrderUpdate)
 

@@ -121,13 +121,13 @@ def test_conditions_that_hold_no_more_after_another_commit(lake: IcebergCatalog)
     assert rows(lake) == [(1, "a"), (2, "b"), (2, "other")]
 
 
-def delete_equal(lake: IcebergCatalog, *keys: int) -> None:
+def delete_equal(lake: IcebergCatalog, *keys: int, branch: str = "main") -> None:
     """Let another writer delete rows by equality deletes."""
     base = load(lake)
     target = WriteTarget.of(base.metadata, base.io)
     name = f"equal-{keys[0]}-{base.metadata['last-sequence-number']}"
     file = write_equality_deletes(target, name, pa.table({"id": keys}), partition=None)
-    commit(lake, Change(Operation.DELETE, (AddedFiles((), (file,)),)))
+    commit(lake, Change(Operation.DELETE, (AddedFiles((), (file,)),), branch=branch))
 
 
 @pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
@@ -155,3 +155,24 @@ def test_rows_that_equality_deletes_have_deleted(
     assert (merged.updated, merged.inserted, attempts) == (1, 2, [1, 1])
     convert_equality_deletes(lake, NAME, {})
     assert rows(lake) == [(1, "new"), (2, "new"), (3, "c"), (6, "new")]
+
+
+def test_equality_deletes_are_those_of_the_branch(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    first = insert(lake, pa.table({"id": [1, 2, 3], "x": ["a", "b", "c"]}))
+    snapshot_id = first.snapshot.snapshot_id
+    reference = {"ref-name": "audit", "type": "branch", "snapshot-id": snapshot_id}
+    lake.commit(load(lake), (), (SetSnapshotRefUpdate.model_validate(reference),))
+    delete_equal(lake, 1)
+    delete_equal(lake, 2, branch="audit")
+    plan, source = MergePlan(("id",), ("x",), True), pa.table({"id": [1, 2, 3], "x": ["new"] * 3})
+    counts = []
+    for branch in ("main", "audit"):
+        rewrite = RewriteMerge(
+            lake, NAME, Source(source, plan.keys), plan, lambda _: None, branch, {}, branch=branch
+        )
+        merged = rewrite.run(load(lake))
+        counts.append((merged.updated, merged.inserted))
+    assert counts == [(2, 1), (2, 1)]
+    convert_equality_deletes(lake, NAME, {})
+    assert rows(lake) == [(1, "new"), (2, "new"), (3, "new")]

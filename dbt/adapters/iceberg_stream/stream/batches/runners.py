@@ -37,24 +37,17 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import (
     SubBatch,
     deleted_schema,
 )
-from dbt.adapters.iceberg_stream.tables.files import (
-    casting,
-    field_ids,
-    parquet,
-    projection,
-    reader,
-    uploads,
-)
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.tables.files.reader import read_rows
+from dbt.adapters.iceberg_stream.tables.files.worker_code import READS_FILES, WRITES_FILES
 from dbt.adapters.iceberg_stream.tables.merge import rows as merge_rows
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
 WORKER_CODE = (
-    *(arrow_offsets, casting, field_ids, parquet, projection, uploads, reader),
+    *(arrow_offsets, *READS_FILES, *WRITES_FILES),
     *(merge_rows, changes, sub_batch, row_delta),
 )
 # Writes the changes of a query to files, given the query's views by their names.

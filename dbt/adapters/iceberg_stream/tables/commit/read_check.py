@@ -49,7 +49,7 @@ class ReadCheck:
             TableChanged: the table has changed.
         """
         if (changed := self.queried.changed(self.catalogs)) is not None:
-            raise TableChanged(changed_message(changed))
+            raise TableChanged(self.message(changed))
 
     def check_attempt(self, metadata: Metadata | None) -> None:
         """Check an attempt to commit the rows.
@@ -62,7 +62,7 @@ class ReadCheck:
         """
         for read_set in (self.read_set, self.queried):
             if read_set.has_changed(self.table, metadata):
-                raise TableChanged(changed_message(self.table, bool(read_set.written)))
+                raise TableChanged(self.message(self.table))
 
     def check_repetition(self) -> None:
         """Check whether a write that conflicts may be repeated with the same rows.
@@ -71,7 +71,7 @@ class ReadCheck:
             TableChanged: a table that was read has changed, or it is unknown what was read.
         """
         if (changed := self.changed()) is not None:
-            raise TableChanged(changed_message(changed))
+            raise TableChanged(self.message(changed))
         if not self.read_set.is_complete:
             raise TableChanged(
                 f"The write to {'.'.join(self.table)} conflicts with another writer's; nothing of "
@@ -84,17 +84,19 @@ class ReadCheck:
         read_sets = (self.read_set, self.queried)
         return next(filter(None, (each.changed(self.catalogs) for each in read_sets)), None)
 
+    def message(self, table: QualifiedName) -> str:
+        """Return what to say of rows that were computed from a table that has changed since.
 
-def changed_message(table: QualifiedName, after_others: bool = False) -> str:
-    """Return what to say of rows that are computed from a table that has changed since.
-
-    Args:
-        table: the table.
-        after_others: whether the same model has committed other statements before.
-    """
-    others = " The model's earlier statements are committed, so look at the table first."
-    return (
-        f"{'.'.join(table)} has changed, and the rows were computed from it. The commit conflicts "
-        "with another writer's; nothing of it is visible. Run the model again."
-        f"{others if after_others else ''}"
-    )
+        Args:
+            table: the table.
+        """
+        advice = "Run the model again."
+        if self.read_set.written or self.queried.written:
+            advice = (
+                "The model's earlier statements are committed: look at the table before you run "
+                "the model again."
+            )
+        return (
+            f"{'.'.join(table)} has changed, and the rows were computed from it. The commit "
+            f"conflicts with another writer's; nothing of it is visible. {advice}"
+        )

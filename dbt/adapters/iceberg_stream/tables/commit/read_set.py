@@ -30,7 +30,9 @@ COMPACTION = "replace"
 
 
 class Version(NamedTuple):
-    """Identifies what a statement reads of a table or view; a new one of its name differs.
+    """The version of a table or view that a statement reads.
+
+    A relation that was dropped and created again has another one.
 
     Attributes:
         uuid: of the table or view.

@@ -27,7 +27,6 @@ from pyiceberg.types import (
     LongType,
     MapType,
     NestedField,
-    PrimitiveType,
     StructType,
 )
 
@@ -65,10 +64,14 @@ def replacement_updates(
         ColumnError: a column that partitions the table is missing or has another type.
     """
     current = current_schema(metadata)
-    schema = replaced_schema(current, arrow, metadata["last-column-id"], metadata["format-version"])
     spec = partition_spec(metadata, metadata["default-spec-id"])
     sources = {field.source_id for field in spec.fields} | _sort_sources(metadata)
-    schema = _with_wider_types(schema, current, sources)
+
+    def keeps(old: NestedField, new: IcebergType) -> bool:
+        return old.field_id in sources and _includes(old.field_type, new)
+
+    last_id, version = metadata["last-column-id"], metadata["format-version"]
+    schema = replaced_schema(current, arrow, last_id, version, keeps)
     if comments is not None:
         schema = with_comments(schema, comments)
     if schema.as_struct() == current.as_struct() and (
@@ -95,24 +98,6 @@ def replaced_schema_updates(metadata: Metadata, schema: Schema) -> tuple[TableUp
         schema: with the table's field ids.
     """
     return (*_sort_updates(metadata, schema.field_ids), *schema_updates(metadata, schema))
-
-
-def _with_wider_types(schema: Schema, current: Schema, ids: Collection[int]) -> Schema:
-    """Return a schema in which some columns keep a current type that includes their new one."""
-    kept = {
-        field.name: field
-        for field in current.fields
-        if field.field_id in ids and isinstance(field.field_type, PrimitiveType)
-    }
-
-    def kept_or(field: NestedField) -> NestedField:
-        old = kept.get(field.name)
-        if old is None or not _includes(old.field_type, field.field_type):
-            return field
-        return old.model_copy(update={"required": field.required})
-
-    fields = map(kept_or, schema.fields)
-    return Schema(*fields, identifier_field_ids=schema.identifier_field_ids)
 
 
 def _sort_updates(metadata: Metadata, field_ids: Collection[int]) -> tuple[TableUpdate, ...]:

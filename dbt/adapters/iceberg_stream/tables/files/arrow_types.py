@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyiceberg import types as iceberg
@@ -51,7 +51,11 @@ def added_fields(
 
 
 def replaced_schema(
-    current: Schema, arrow: pa.Schema, last_column_id: int, format_version: int
+    current: Schema,
+    arrow: pa.Schema,
+    last_column_id: int,
+    format_version: int,
+    keeps: Callable[[iceberg.NestedField, iceberg.IcebergType], bool] = lambda *_: False,
 ) -> Schema:
     """Return the schema of data that replace all rows of a table.
 
@@ -63,6 +67,7 @@ def replaced_schema(
         arrow: schema of the data.
         last_column_id: the table's last assigned field id.
         format_version: of the table.
+        keeps: whether a column keeps its current type, although the data have another one.
 
     Raises:
         ColumnError: the format version does not have the type of a column.
@@ -73,6 +78,8 @@ def replaced_schema(
     for field in _fields(list(arrow), ids, format_version, ""):
         old = current_fields.get(field.name)
         kind = None if old is None else _with_ids_of(old.field_type, field.field_type)
+        if old is not None and kind is None and keeps(old, field.field_type):
+            kind = old.field_type
         if old is not None and kind is not None:
             field = old.model_copy(update={"required": False, "field_type": kind})
         fields.append(field)

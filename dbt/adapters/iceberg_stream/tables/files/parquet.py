@@ -190,7 +190,7 @@ class RollingWriter:
 
 
 def repeating_columns(rows: pa.Table) -> Iterator[str]:
-    """Yield the paths of columns for which dictionaries are worth their space and time.
+    """Yield the paths of the columns that are written with a dictionary.
 
     Dictionaries of unique values make files larger, and take longer to write than the values. What
     is nested always has dictionaries.
@@ -210,7 +210,10 @@ def repeating_columns(rows: pa.Table) -> Iterator[str]:
 
 
 def _repeats(sample: pa.ChunkedArray, factor: float) -> bool:
-    """Return whether a column has each value twice, on average; `sample` has one of `factor`."""
+    """Return whether a column probably has each value twice or more.
+
+    The sample has one of `factor` rows.
+    """
     values = sample.drop_null()
     if isinstance(values.type, pa.BaseExtensionType):
         values = pa.chunked_array([chunk.storage for chunk in values.chunks])

@@ -86,7 +86,7 @@ def encoded_default(value: Any, kind: pa.DataType) -> bytes:
 
 
 def without_defaults(schema: pa.Schema) -> pa.Schema:
-    """Return a schema whose columns are null in files without them.
+    """Return a schema without initial defaults: what a file lacks is null.
 
     Args:
         schema: with initial defaults.
@@ -137,7 +137,7 @@ def _project(array: pa.Array, kind: pa.DataType, field: pa.Field) -> pa.Array:
             list_offsets(array), elements, type=target, mask=null_mask(array)
         )
     if pa.types.is_date(kind) and pa.types.is_timestamp(target):
-        return array.cast(target)  # the only promotion that is not one of the user's own rows
+        return array.cast(target)  # for files only: a user's dates are refused
     return convert_values(array, target, field.name)
 
 

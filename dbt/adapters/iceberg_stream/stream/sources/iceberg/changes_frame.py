@@ -22,16 +22,16 @@ from dbt.adapters.iceberg_stream.stream.sources.iceberg.file_rows import (
 )
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.schema_projection import current_columns
 from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE
-from dbt.adapters.iceberg_stream.tables.files import casting, field_ids, projection, reader
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.files.worker_code import READS_FILES
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.types import StructType
 
-WORKER_CODE = (casting, field_ids, projection, reader, file_rows)
+WORKER_CODE = (*READS_FILES, file_rows)
 SNAPSHOT = "__snapshot"
 # Attributes of a piece that a task is given as they are.
 PIECE_FIELDS = ("location", "deleted", "major", "minor", "takes", "only_keys", "begin", "end")
