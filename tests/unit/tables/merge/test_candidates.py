@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
@@ -20,14 +25,29 @@ from pyiceberg.transforms import (
     TruncateTransform,
     YearTransform,
 )
-from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringType
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    TimestampType,
+)
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.tables.commit import manifests
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries, live_files
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
-from dbt.adapters.iceberg_stream.tables.merge.candidates import manifests_of, may_hold, may_satisfy
+from dbt.adapters.iceberg_stream.tables.merge.candidates import (
+    PartitionsOfRows,
+    may_hold,
+    may_satisfy,
+)
 from dbt.adapters.iceberg_stream.tables.merge.conditions import Comparison, Condition
 from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
@@ -175,7 +195,7 @@ def test_keys_that_partition_nothing_leave_out_nothing(
 ) -> None:
     table(lake, IdentityTransform(), 5, 15)
     source = pa.table({"id": [5], "x": ["x5"]})
-    possible = manifests_of(source, ("x",), load(lake).metadata)
+    possible = PartitionsOfRows(source, ("x",), load(lake).metadata).may_be_in
     base = load(lake)
     actual = live_files(base.io, base.metadata, manifests=possible)
     assert len(actual) == len(set(read)) == 2
@@ -191,7 +211,9 @@ def test_each_spec_is_looked_at_by_itself(lake: IcebergCatalog, read: list[str])
     insert(lake, pa.table({"id": [5], "x": ["everywhere"]}))
     base, source = load(lake), pa.table({"id": [5]})
     actual = live_files(
-        base.io, base.metadata, manifests=manifests_of(source, ("id",), base.metadata)
+        base.io,
+        base.metadata,
+        manifests=PartitionsOfRows(source, ("id",), base.metadata).may_be_in,
     )
     # The partition of 5, that of 0 to 99 with the one of 250 in its manifest, and no partition.
     assert len(set(read)) == 3
@@ -253,3 +275,82 @@ def test_bounds_do_not_include_nan(nans: int | None, may: bool) -> None:
         False,
         True,
     )
+
+
+KINDS: dict[str, tuple[PrimitiveType, Callable[[Random], Any]]] = {
+    "long": (LongType(), lambda random: random.randrange(-5, 9)),
+    "double": (DoubleType(), lambda random: random.choice([-1.5, -0.0, 0.0, 2.0, 7.5])),
+    "boolean": (BooleanType(), lambda random: random.random() < 0.5),
+    "decimal": (DecimalType(9, 2), lambda random: Decimal(random.randrange(-300, 300)).scaleb(-2)),
+    "date": (DateType(), lambda random: random.randrange(-400, 400)),
+    "timestamp": (TimestampType(), lambda random: random.randrange(-(10**9), 10**9)),
+    "string": (StringType(), lambda random: random.choice(["a", "b", "é", "\ue000", "😀"])),
+    "binary": (BinaryType(), lambda random: bytes([random.randrange(256)])),
+}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_bounds(seed: int) -> None:
+    """A file may hold a row exactly if each of its key columns is within the bounds that hold."""
+    random = Random(f"bounds {seed}")
+    kinds = [KINDS[random.choice(list(KINDS))] for _ in range(random.randrange(1, 4))]
+    fields = [
+        NestedField(number, f"k{number}", kind, required=False)
+        for number, (kind, _) in enumerate(kinds, 1)
+    ]
+    schema = Schema(*fields)
+
+    def value(make: Callable[[Random], Any]) -> Any:
+        found = None if random.random() < 0.15 else make(random)
+        return float("nan") if isinstance(found, float) and random.random() < 0.15 else found
+
+    for _ in range(40):
+        count = random.randrange(1, 7)
+        columns = [[value(make) for _ in range(count)] for _, make in kinds]
+        arrow = schema_to_pyarrow(schema, include_field_ids=False)
+        keys = pa.table(
+            [pa.array(c, f.type) for c, f in zip(columns, arrow, strict=True)], schema=arrow
+        )
+        file, holds = _file_with_bounds(random, kinds)
+        wanted = any(
+            all(hold(item) for hold, item in zip(holds, row, strict=True))
+            for row in zip(*columns, strict=True)
+        )
+        assert may_hold(keys, keys.schema.names, schema)(file) is wanted, (columns, file)
+
+
+def _file_with_bounds(
+    random: Random, kinds: Sequence[tuple[PrimitiveType, Callable[[Random], Any]]]
+) -> tuple[DataFile, list[Callable[[Any], bool]]]:
+    """A file, and for each column what a value must be for the file to hold it."""
+    statistics: dict[str, dict[int, Any]] = {
+        name: {}
+        for name in ("lower_bounds", "upper_bounds", "null_value_counts", "nan_value_counts")
+    }
+    holds = []
+    for number, (kind, make) in enumerate(kinds, 1):
+        lower, upper = sorted([make(random), make(random)])
+        nulls, nans = random.choice([None, 0, 1]), random.choice([None, 0, 1])
+        has_bounds = random.random() < 0.8
+        if has_bounds:
+            statistics["lower_bounds"][number] = to_bytes(kind, lower)
+            statistics["upper_bounds"][number] = to_bytes(kind, upper)
+        if nulls is not None:
+            statistics["null_value_counts"][number] = nulls
+        if nans is not None:
+            statistics["nan_value_counts"][number] = nans
+
+        def hold(
+            item: Any,
+            bounds: tuple[Any, Any] | None = (lower, upper) if has_bounds else None,
+            nulls: int | None = nulls,
+            nans: int | None = nans,
+        ) -> bool:
+            if bounds is None:
+                return True
+            if item is None:
+                return nulls != 0
+            return nans != 0 if item != item else bool(bounds[0] <= item <= bounds[1])
+
+        holds.append(hold)
+    return data_file("f", 2, **statistics), holds

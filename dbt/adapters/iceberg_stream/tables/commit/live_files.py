@@ -62,12 +62,8 @@ def live_entries(
     if snapshot is None:
         return []
     selected = filter(manifests, _of(read_manifest_list(io, snapshot["manifest-list"]), content))
-    return [
-        item
-        for _, entries in iter_manifests(io, selected)
-        for item in entries
-        if item.status != DELETED and test(item)
-    ]
+    is_wanted = lambda item: item.status != DELETED and test(item)  # noqa: E731
+    return [item for _, entries in iter_manifests(io, selected, is_wanted) for item in entries]
 
 
 def has_deletes(io: FileIO, metadata: Metadata, branch: str = "main") -> bool:

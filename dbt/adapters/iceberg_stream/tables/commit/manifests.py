@@ -10,10 +10,10 @@ from __future__ import annotations
 import copy
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from cachetools import LRUCache
@@ -72,6 +72,8 @@ READ_AHEAD = 8
 LOCAL = ("file:", "/")
 # Entries that stay in memory, in all and of one manifest. Manifests never change.
 CACHED_ENTRIES, CACHED_MANIFEST = 4096, 256
+Test = Callable[[ManifestEntry], bool]
+_Read = Callable[[], list[ManifestEntry]]
 _CacheKey = tuple[str, int, int | None, int | None, int | None]
 # Readers that stay in memory: one for each Avro schema, which differs with the partition spec.
 CACHED_READERS = 128
@@ -255,28 +257,33 @@ def _stored_types(io: FileIO, manifest: ManifestFile) -> dict[int, IcebergType]:
     return {field.field_id: field.field_type for field in partition.fields}
 
 
-def read_manifest(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """Read all entries of a manifest, with the fields that they inherit from it.
+def read_manifest(
+    io: FileIO, manifest: ManifestFile, test: Test = lambda _: True
+) -> list[ManifestEntry]:
+    """Read the entries of a manifest, with the fields that they inherit from it.
 
     Args:
         io: the table's FileIO.
         manifest: the manifest list's entry.
+        test: selects entries; others are not held in memory.
 
     Returns:
         Entries of all statuses, with sequence numbers and, in format version 3, first row ids.
     """
+    entries = []
+    next_row_id = first_row_id(manifest)
     with SameSchemaFile[ManifestEntry](
         io.new_input(manifest.manifest_path), _manifest_reader
     ) as reader:
-        entries = list(reader)
-    next_row_id = first_row_id(manifest)
-    for item in entries:
-        _inherit(item, manifest)
-        # Only live files get row ids from the manifest (spec, "First Row ID Inheritance").
-        is_live = item.status != DELETED
-        if next_row_id is not None and is_live and item.data_file[FILE_FIRST_ROW_ID] is None:
-            item.data_file[FILE_FIRST_ROW_ID] = next_row_id
-            next_row_id += item.data_file.record_count
+        for item in reader:
+            _inherit(item, manifest)
+            # Only live files get row ids from the manifest (spec, "First Row ID Inheritance").
+            is_live = item.status != DELETED
+            if next_row_id is not None and is_live and item.data_file[FILE_FIRST_ROW_ID] is None:
+                item.data_file[FILE_FIRST_ROW_ID] = next_row_id
+                next_row_id += item.data_file.record_count
+            if test(item):
+                entries.append(item)
     return entries
 
 
@@ -286,41 +293,52 @@ def read_manifests(io: FileIO, manifests: Iterable[ManifestFile]) -> list[list[M
 
 
 def iter_manifests(
-    io: FileIO, manifests: Iterable[ManifestFile]
+    io: FileIO, manifests: Iterable[ManifestFile], test: Test = lambda _: True
 ) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
-    """Iterate over manifests and their entries, in order.
+    """Iterate over manifests and those of their entries that a test selects, in order.
 
     A few manifests are read in advance, in threads unless they are local. Small ones, which
     frequent commits read again and again, stay in memory for a while; the caller must not change
     them.
     """
-    pool, ahead = ExecutorFactory.get_or_create(), deque[tuple[ManifestFile, Future[Any]]]()
+    pool, ahead = ExecutorFactory.get_or_create(), deque[tuple[ManifestFile, _Read]]()
     for manifest in manifests:
-        ahead.append((manifest, _submit(pool, io, manifest)))
+        ahead.append((manifest, _reading(pool, io, manifest, test)))
         if len(ahead) >= READ_AHEAD:
-            first, entries = ahead.popleft()
-            yield first, entries.result()
+            first, read = ahead.popleft()
+            yield first, read()
     while ahead:
-        first, entries = ahead.popleft()
-        yield first, entries.result()
+        first, read = ahead.popleft()
+        yield first, read()
 
 
-def _submit(pool: Executor, io: FileIO, manifest: ManifestFile) -> Future[list[ManifestEntry]]:
+def _reading(pool: Executor, io: FileIO, manifest: ManifestFile, test: Test) -> _Read:
+    """Begin to read a manifest; the result waits for its entries."""
     with _cache_lock:
         entries = _cache.get(_cache_key(manifest))
-    if entries is None and not manifest.manifest_path.startswith(LOCAL):
-        return pool.submit(_read_and_cache, io, manifest)
-    done: Future[list[ManifestEntry]] = Future()
-    done.set_result(_read_and_cache(io, manifest) if entries is None else entries)
-    return done
+    if entries is not None:
+        return lambda: list(filter(test, entries))
+    read = partial(_read_and_cache, io, manifest, test)
+    return read if manifest.manifest_path.startswith(LOCAL) else pool.submit(read).result
 
 
-def _read_and_cache(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+def _read_and_cache(io: FileIO, manifest: ManifestFile, test: Test) -> list[ManifestEntry]:
+    if not _is_small(manifest):
+        return read_manifest(io, manifest, test)
     entries = read_manifest(io, manifest)
-    if len(entries) <= CACHED_MANIFEST:
-        with _cache_lock:
-            _cache[_cache_key(manifest)] = entries
-    return entries
+    with _cache_lock:
+        _cache[_cache_key(manifest)] = entries
+    return list(filter(test, entries))
+
+
+def _is_small(manifest: ManifestFile) -> bool:
+    counts = (
+        manifest.added_files_count,
+        manifest.existing_files_count,
+        manifest.deleted_files_count,
+    )
+    # Writers of format version 1 may leave the counts out.
+    return None not in counts and sum(filter(None, counts)) <= CACHED_MANIFEST
 
 
 def _cache_key(manifest: ManifestFile) -> _CacheKey:
@@ -347,18 +365,29 @@ def may_have_partition(
     """
     summaries = manifest.partitions
     kind = types.fields[position].field_type
-    if not summaries or position >= len(summaries) or not isinstance(kind, PrimitiveType):
+    if not summaries or position >= len(summaries) or not has_one_order(types, position):
         return True
-    if isinstance(kind, UnknownType | FloatType | DoubleType | UUIDType):
-        return True  # writers do not agree on their order
     summary = summaries[position]
     if summary.lower_bound is None or summary.upper_bound is None:
         return True if summary.contains_nan else bool(summary.contains_null and None in set(values))
+    assert isinstance(kind, PrimitiveType)
     lower, upper = (from_bytes(kind, bound) for bound in (summary.lower_bound, summary.upper_bound))
     return any(
         bool(summary.contains_null) if value is None else lower <= value <= upper
         for value in values
     )
+
+
+def has_one_order(types: StructType, position: int) -> bool:
+    """Return whether all writers agree on the order, and the equality, of a partition field.
+
+    Args:
+        types: types of the partition values of a spec.
+        position: the partition field's position in the spec, from 0.
+    """
+    kind = types.fields[position].field_type
+    disputed = UnknownType | FloatType | DoubleType | UUIDType
+    return isinstance(kind, PrimitiveType) and not isinstance(kind, disputed)
 
 
 def _inherit(item: ManifestEntry, manifest: ManifestFile) -> None:

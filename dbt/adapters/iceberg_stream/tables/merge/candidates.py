@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from functools import cache, reduce
+from functools import cache, cached_property, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +36,7 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import NestedField, PrimitiveType, StringType, StructType
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.tables.commit.manifests import may_have_partition
+from dbt.adapters.iceberg_stream.tables.commit.manifests import has_one_order, may_have_partition
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_values
 from dbt.adapters.iceberg_stream.tables.merge.conditions import (
@@ -65,18 +66,98 @@ def may_hold(rows: pa.Table, keys: Sequence[str], schema: Schema) -> Callable[[D
         keys: names of the key columns.
         schema: the table's schema.
     """
-    columns = [(schema.find_field(key), rows[key].combine_chunks()) for key in keys]
+    columns = [_SortedKeys(schema.find_field(key), rows[key].combine_chunks()) for key in keys]
 
     def test(file: DataFile) -> bool:
-        possible: Any = None
-        for field, values in columns:
-            in_bounds = _within(file, field, values)
-            if in_bounds is None:
-                continue
-            possible = in_bounds if possible is None else pc.and_(possible, in_bounds)
-        return possible is None or bool(pc.any(possible).as_py())
+        found = [
+            (_number_of_rows(parts), place, parts)
+            for place, column in enumerate(columns)
+            if (parts := column.within(file)) is not None
+        ]
+        if not found:
+            return True
+        # Columns with fewer rows first: most files have none.
+        (least, place, parts), *others = sorted(found)
+        if not others or not least:
+            return least > 0
+        possible = columns[place].rows(parts)
+        for _, place, parts in others:
+            possible = possible.filter(columns[place].are_in(parts, possible))
+        return len(possible) > 0
 
     return test
+
+
+# Parts of sorted rows: the first place, and the place after the last one.
+_Parts = list[tuple[int, int]]
+
+
+def _number_of_rows(parts: _Parts) -> int:
+    return sum(end - begin for begin, end in parts)
+
+
+class _SortedKeys:
+    """The rows of a source, sorted by one key column: values, then NaN, then null."""
+
+    def __init__(self, field: NestedField, values: pa.Array) -> None:
+        self._field, self._is_text = field, _is_text(values)
+        self._order = pc.sort_indices(values)
+        nulls = len(values) - values.null_count
+        nans = nulls - _number_of_nans(values)
+        self._values = _as_in_bounds(values.take(self._order[:nans]))
+        self._nans, self._nulls = (nans, nulls), (nulls, len(values))
+
+    @cached_property
+    def _places(self) -> pa.Array:
+        """The place of each row in the order."""
+        return pc.sort_indices(self._order)
+
+    def within(self, file: DataFile) -> _Parts | None:
+        """Return the rows within the file's bounds; None if it has none that hold."""
+        lower = _bound(file.lower_bounds, self._field)
+        upper = _bound(file.upper_bounds, self._field)
+        if lower is None or upper is None or not self._is_text:
+            return None
+        if isinstance(lower, str) and REPLACED in lower + upper:
+            return None
+        if lower != lower or upper != upper:
+            return None  # NaN
+        # Truncated upper bounds of strings are incremented, so they stay upper bounds.
+        begin = bisect_left(self._values, lower, key=_value)
+        end = bisect_right(self._values, upper, lo=begin, key=_value)
+        parts = [(begin, end)]
+        if (file.nan_value_counts or {}).get(self._field.field_id) != 0:
+            parts.append(self._nans)  # bounds do not include it
+        if (file.null_value_counts or {}).get(self._field.field_id) != 0:
+            parts.append(self._nulls)
+        return parts
+
+    def rows(self, parts: _Parts) -> pa.Array:
+        """Return the positions of the rows of parts."""
+        return pa.concat_arrays([self._order[begin:end] for begin, end in parts])
+
+    def are_in(self, parts: _Parts, rows: pa.Array) -> pa.BooleanArray:
+        """Return which of some rows are in parts."""
+        places = self._places.take(rows)
+        inside = [
+            pc.and_(pc.greater_equal(places, begin), pc.less(places, end)) for begin, end in parts
+        ]
+        return reduce(pc.or_, inside)
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    return scalar.as_py()
+
+
+def _number_of_nans(values: pa.Array) -> int:
+    return pc.sum(pc.is_nan(values)).as_py() or 0 if pa.types.is_floating(values.type) else 0
+
+
+def _as_in_bounds(values: pa.Array) -> pa.Array:
+    """Return values as PyIceberg has them in bounds: dates and times as numbers."""
+    if pa.types.is_date(values.type):
+        return values.cast(pa.int32())
+    return values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
 
 
 def may_satisfy(condition: Condition, schema: Schema) -> Callable[[DataFile], bool]:
@@ -141,60 +222,45 @@ def _literal(value: pa.Scalar) -> Literal[Any]:
     return literal(value.as_py())
 
 
-def manifests_of(
-    rows: pa.Table, keys: Sequence[str], metadata: Metadata
-) -> Callable[[ManifestFile], bool]:
-    """Return a test of manifests: whether one may have files of the partition of some row.
+class PartitionsOfRows:
+    """The partitions that rows with the keys of a source may be in, by partition spec.
 
     Args:
         rows: the source's rows.
         keys: names of the key columns.
         metadata: table metadata.
     """
-    schema = current_schema(metadata)
-    by_spec: dict[int, tuple[StructType, dict[int, set[Any]]]] = {}
 
-    def values_of(spec_id: int) -> tuple[StructType, dict[int, set[Any]]]:
-        spec = partition_spec(metadata, spec_id)
-        return spec.partition_type(schema), {
-            position: set(partition_values(rows, field, schema).unique().to_pylist())
+    def __init__(self, rows: pa.Table, keys: Sequence[str], metadata: Metadata) -> None:
+        self._rows, self._keys, self._metadata = rows, keys, metadata
+        self._schema = current_schema(metadata)
+        self._of_spec = cache(self._values)
+
+    def _values(self, spec_id: int) -> tuple[StructType, dict[int, set[Any]]]:
+        """Return the types of partition values, and the values of the fields that keys decide."""
+        spec = partition_spec(self._metadata, spec_id)
+        return spec.partition_type(self._schema), {
+            position: set(partition_values(self._rows, field, self._schema).unique().to_pylist())
             for position, field in enumerate(spec.fields)
-            if schema.find_column_name(field.source_id) in keys
+            if self._schema.find_column_name(field.source_id) in self._keys
             and not isinstance(field.transform, VoidTransform)
         }
 
-    def test(manifest: ManifestFile) -> bool:
-        spec_id = manifest.partition_spec_id
-        if spec_id not in by_spec:
-            by_spec[spec_id] = values_of(spec_id)
-        types, values = by_spec[spec_id]
+    def may_be_in(self, manifest: ManifestFile) -> bool:
+        """Return whether a manifest may have files of the partition of some row."""
+        types, values = self._of_spec(manifest.partition_spec_id)
         return all(
             may_have_partition(manifest, types, position, field_values)
             for position, field_values in values.items()
         )
 
-    return test
-
-
-def _within(file: DataFile, field: NestedField, values: pa.Array) -> pa.BooleanArray | None:
-    """Return which values are within the file's bounds; None if it has none that hold."""
-    lower = _bound(file.lower_bounds, field)
-    upper = _bound(file.upper_bounds, field)
-    nulls = (file.null_value_counts or {}).get(field.field_id)
-    nans = (file.nan_value_counts or {}).get(field.field_id)
-    if lower is None or upper is None or not _is_text(values):
-        return None
-    if isinstance(lower, str) and REPLACED in lower + upper:
-        return None
-    # Truncated upper bounds of strings are incremented, so they stay upper bounds.
-    inside = pc.and_(
-        pc.greater_equal(values, pa.scalar(lower, values.type)),
-        pc.less_equal(values, pa.scalar(upper, values.type)),
-    )
-    if pa.types.is_floating(values.type):
-        # Bounds do not include NaN.
-        inside = pc.if_else(pc.is_nan(values), nans != 0, inside)
-    return pc.fill_null(inside, nulls != 0)
+    def may_be_of(self, file: DataFile) -> bool:
+        """Return whether a file is of the partition of some row."""
+        types, values = self._of_spec(file.spec_id)
+        return all(
+            not has_one_order(types, position) or file.partition[position] in field_values
+            for position, field_values in values.items()
+        )
 
 
 def _is_text(values: pa.Array) -> bool:

@@ -50,7 +50,7 @@ from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.candidates import (
-    manifests_of,
+    PartitionsOfRows,
     manifests_that_may_satisfy,
     may_hold,
     may_satisfy,
@@ -212,17 +212,18 @@ class RewriteMerge:
     ) -> dict[str, SnapshotFile]:
         """Return the data files that may change, by their locations."""
         io, metadata = base.io, base.metadata
-        is_candidate = may_change
-        if located is not None:
-            is_candidate = lambda file: file.file_path in located.files  # noqa: E731
-        deletes = live_entries(io, metadata, ManifestContent.DELETES, self.branch)
+        manifest_may_change, partition_may_change = self._partition_tests(metadata)
+
+        def is_candidate(item: ManifestEntry) -> bool:
+            if located is not None:
+                return item.data_file.file_path in located.files
+            return partition_may_change(item.data_file) and may_change(item.data_file)
+
+        deletes = live_entries(
+            io, metadata, ManifestContent.DELETES, self.branch, manifests=manifest_may_change
+        )
         data = live_entries(
-            io,
-            metadata,
-            ManifestContent.DATA,
-            self.branch,
-            lambda item: is_candidate(item.data_file),
-            self._manifest_test(metadata),
+            io, metadata, ManifestContent.DATA, self.branch, is_candidate, manifest_may_change
         )
         data.sort(key=lambda item: item.data_file.file_path)
         try:
@@ -324,13 +325,21 @@ class RewriteMerge:
             tests.append(may_hold(self.source.rows, self.plan.keys, target.schema))
         return lambda file: all(test(file) for test in tests)
 
-    def _manifest_test(self, metadata: Metadata) -> Callable[[ManifestFile], bool]:
-        tests = []
+    def _partition_tests(
+        self, metadata: Metadata
+    ) -> tuple[Callable[[ManifestFile], bool], Callable[[DataFile], bool]]:
+        """Return tests of manifests and of files: whether their partitions may change."""
+        of_manifests, of_files = [], []
         if self.plan.condition is not None:
-            tests.append(manifests_that_may_satisfy(self.plan.condition, metadata))
+            of_manifests.append(manifests_that_may_satisfy(self.plan.condition, metadata))
         if self.plan.deletes not in (Deletes.UNMATCHED, Deletes.SATISFYING):
-            tests.append(manifests_of(self.source.rows, self.plan.keys, metadata))
-        return lambda manifest: all(test(manifest) for test in tests)
+            partitions = PartitionsOfRows(self.source.rows, self.plan.keys, metadata)
+            of_manifests.append(partitions.may_be_in)
+            of_files.append(partitions.may_be_of)
+        return (
+            lambda manifest: all(test(manifest) for test in of_manifests),
+            lambda file: all(test(file) for test in of_files),
+        )
 
     def _change(
         self,
