@@ -6,7 +6,7 @@ from functools import partial
 
 from benchmarks.bench import Benchmark
 
-from . import cluster, layouts
+from . import cluster, layouts, planning, strategies
 
 SIZES = {"3m": 3_000_000, "5m": 5_000_000, "20m": 20_000_000}
 ON_A_CLUSTER = ("flat", "by_day", "by_day_predicates")
@@ -21,4 +21,9 @@ BENCHMARKS: dict[str, Benchmark] = {
         f"cluster_{layout}_2m": partial(cluster.merges, layout=layout, rows=2_000_000, label="2m")
         for layout in ON_A_CLUSTER
     },
+    **{
+        f"{name}_1m": partial(strategies.strategy, name=name, rows=1_000_000)
+        for name in strategies.CASES
+    },
+    "planning_1m": planning.planning_1m,
 }
