@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.bench import Benchmark
 
-from . import late, memory, merges, sequence, transaction_topic, upserts
+from . import key_index, late, memory, merges, sequence, transaction_topic, upserts
 
 BENCHMARKS: dict[str, Benchmark] = {
     "upserts_files": upserts.upserts_files,
@@ -21,4 +21,5 @@ BENCHMARKS: dict[str, Benchmark] = {
     "sequence": sequence.sequence,
     "sequence_50ms": sequence.sequence_50ms,
     "memory": memory.memory,
+    "index_200m": key_index.index_200m,
 }
