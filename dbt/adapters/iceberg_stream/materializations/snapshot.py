@@ -20,7 +20,7 @@ ADDED = ("dbt_scd_id", "dbt_valid_from", "dbt_valid_to")
 ADDED_FOR_DELETES = "dbt_is_deleted"
 # What the queries of a snapshot call their own columns, and those of `iceberg_history`.
 OWN = re.compile(
-    r"dbt_change_type|dbt_unique_key(_\d+)?|__dbt_(change|changed_at|exists|new_id|until|used_id)"
+    r"dbt_change_type|dbt_unique_key(_\d+)?|__dbt_(change|changed_at|exists|new_id|old_\w+|until)"
 )
 OWN_OF_HISTORY = re.compile(
     r"dbt_(at|current_id|is_deleted|next_step|next_type|previous_row|previous_step|scd_id|step|times"

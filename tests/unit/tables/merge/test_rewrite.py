@@ -5,31 +5,59 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
 from pyiceberg.table.update import (
     AddSortOrderUpdate,
     SetDefaultSortOrderUpdate,
     SetSnapshotRefUpdate,
+    UpgradeFormatVersionUpdate,
 )
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import convert_equality_deletes
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
+    deleted_rows,
+    old_file,
+    snapshot_files,
+)
+from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
+from dbt.adapters.iceberg_stream.tables.files.data_files import with_lineage
 from dbt.adapters.iceberg_stream.tables.files.deletes import write_equality_deletes
-from dbt.adapters.iceberg_stream.tables.files.reader import OldFile
+from dbt.adapters.iceberg_stream.tables.files.reader import OldFile, live_rows
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from dbt.adapters.iceberg_stream.tables.merge import engine
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
+from dbt.adapters.iceberg_stream.tables.merge.conditions import Comparison
 from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import FileChange, FileRewrite
 from dbt.adapters.iceberg_stream.tables.merge.located import FILE, POS, UPDATES, Located
-from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
+from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan, why_spark
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import Merged, RewriteMerge
 from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 from dbt.adapters.iceberg_stream.tables.merge.threads import in_threads
-from tests.unit.local_tables import NAME, commit, insert, live, load, make_table, rows, write
+from tests.unit.local_tables import (
+    NAME,
+    SCHEMA,
+    commit,
+    data_file,
+    evolve,
+    files,
+    home,
+    insert,
+    live,
+    load,
+    make_table,
+    rows,
+    write,
+)
 
 
 def branch_rows(lake: IcebergCatalog) -> list[tuple[object, ...]]:
@@ -176,3 +204,135 @@ def test_equality_deletes_are_those_of_the_branch(lake: IcebergCatalog) -> None:
     assert counts == [(2, 1), (2, 1)]
     convert_equality_deletes(lake, NAME, {})
     assert rows(lake) == [(1, "new"), (2, "new"), (3, "new")]
+
+
+X_AGAIN = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(3, "x", StringType(), required=False),
+    schema_id=1,
+)
+SWAPPED = Schema(
+    NestedField(1, "x", LongType(), required=False),
+    NestedField(2, "id", StringType(), required=False),
+    schema_id=1,
+)
+WIDENED = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "x", StringType(), required=False),
+    schema_id=1,
+)
+NARROW = Schema(
+    NestedField(1, "id", IntegerType(), required=False),
+    NestedField(2, "x", StringType(), required=False),
+)
+TWO = Comparison("x", "=", (pa.scalar("b"),))
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+@pytest.mark.parametrize(
+    ("first", "then"), [(SCHEMA, X_AGAIN), (SCHEMA, SWAPPED), (NARROW, WIDENED)]
+)
+def test_other_columns_while_a_merge_runs(
+    lake: IcebergCatalog, mode: str, first: Schema, then: Schema
+) -> None:
+    """Rows that were matched by the old columns are not written; Spark merges by the new ones."""
+    make_table(lake, schema=first)
+    ids = pa.array([1, 2, 3], schema_to_pyarrow(first).field("id").type)
+    insert(lake, pa.table({"id": ids, "x": ["a", "b", "c"]}))
+    source = pa.table({"id": ids, "x": ["new"] * 3})
+    before = files(home(lake) / "data")
+
+    def run(rewrite: FileRewrite, old: Sequence[OldFile]) -> Iterator[FileChange]:
+        yield from in_threads(rewrite, old)
+        evolve(lake, schema=then)
+        kinds = schema_to_pyarrow(then)
+        foreign = pa.table({f.name: pa.array([2]).cast(f.type) for f in kinds})
+        insert(lake, foreign)
+
+    plan, options = MergePlan(("id",), ("x",), True), {"merge_mode": mode}
+    stream = lambda: iter([source.schema, *source.to_batches()])  # noqa: E731
+    result = engine.merge(lake, NAME, plan, options, stream, "w", {}, run)
+    assert result.spark_because == "another writer has changed the columns while the merge ran"
+    assert len(rows(lake)) == 4
+    assert len(files(home(lake) / "data") - before) == 1
+
+
+def test_a_column_of_the_condition_goes_while_a_merge_runs(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    plan = MergePlan(("id",), (), True, Deletes.SATISFYING, TWO)
+    renamed = Schema(
+        SCHEMA.fields[0], NestedField(2, "y", StringType(), required=False), schema_id=1
+    )
+    evolve(lake, schema=renamed)
+    because = why_spark(plan, {}, False, load(lake).metadata)
+    assert because == "the table has no column x"
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+@pytest.mark.parametrize("foreign_key", [2, 9])
+def test_rows_get_their_ids_while_a_merge_runs(
+    lake: IcebergCatalog, mode: str, foreign_key: int
+) -> None:
+    """Of a table that was upgraded, the first commit gives ids to all rows, which keep them."""
+    make_table(lake, 2)
+    insert(lake, pa.table({"id": [1, 2, 3], "x": ["a", "b", "c"]}))
+    upgrade = UpgradeFormatVersionUpdate.model_validate({"format-version": 3})
+    lake.commit(load(lake), (), (upgrade,))
+    given: list[set[tuple[object, ...]]] = []
+
+    def run(rewrite: FileRewrite, old: Sequence[OldFile]) -> Iterator[FileChange]:
+        yield from in_threads(rewrite, old)
+        if not given:
+            insert(lake, pa.table({"id": [foreign_key], "x": ["theirs"]}))
+            given.append(row_ids(lake))
+
+    plan, source = MergePlan(("id",), ("x",), True), pa.table({"id": [2, 7], "x": ["new", "new"]})
+    RewriteMerge(
+        lake, NAME, Source(source, plan.keys), plan, lambda _: None, "w", {}, run, mode=mode
+    ).run(load(lake))
+    by_id = {number: row_id for number, x, row_id in given[0] if x != "theirs"}
+    expected = {(1, "a", by_id[1]), (2, "new", by_id[2]), (3, "c", by_id[3])}
+    assert expected <= row_ids(lake)
+
+
+def row_ids(lake: IcebergCatalog) -> set[tuple[object, ...]]:
+    """The live rows with their ids."""
+    base = load(lake)
+    target, found = WriteTarget.of(base.metadata, base.io), snapshot_files(base)
+    dead = deleted_rows(base, [*found.values()])
+    actual = set()
+    for item in found.values():
+        file = old_file(target, item, dead[item.path])
+        with pq.ParquetFile(file.path) as parquet:
+            for part in live_rows(parquet, file_schema(with_lineage(target.schema)), file):
+                actual |= {(row["id"], row["x"], row["_row_id"]) for row in part.to_pylist()}
+    return actual
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["id", "x"])
+def test_more_text_than_an_array_takes(lake: IcebergCatalog, key: str) -> None:
+    """Dictionaries make 2 GiB of text small in a file. Spark merges such files."""
+    make_table(lake)
+    base, count = load(lake), 290_000
+    ids = WriteTarget.of(base.metadata, base.io).file_schema
+    texts = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), ["t" * 8000])
+    schema = pa.schema([ids.field("id"), ids.field("x").with_type(texts.type)])
+    path = home(lake) / "large.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pq.ParquetWriter(path, schema, store_schema=False) as writer:
+        writer.write_table(pa.table([pa.array(range(count)), texts], schema=schema))
+    file = data_file(f"file://{path}", count, file_size_in_bytes=path.stat().st_size)
+    commit(lake, append(file, properties={}))
+    updated = "x" if key == "id" else "id"
+    source = pa.table({"id": [5], "x": ["t" * 8000]})
+    result = engine.merge(
+        lake,
+        NAME,
+        MergePlan((key,), (updated,), True),
+        {},
+        lambda: iter([source.schema, *source.to_batches()]),
+        "w",
+        {},
+    )
+    assert result.spark_because == f"file://{path} has over 2 GiB of text in one column"

@@ -39,12 +39,15 @@ class Validation:
             rows back.
         located: locations of data files whose rows the write deletes by position. They must stay,
             and get no other deletes.
+        lacks_row_ids: whether files that the write changes had no row ids when it read them. In
+            format version 3 each commit gives ids to their rows, which keep them.
     """
 
     since: int | None
     conflicts: Callable[[DataFile], bool] | None = None
     new_deletes: bool = True
     located: frozenset[str] = frozenset()
+    lacks_row_ids: bool = False
 
 
 @dataclass(frozen=True)

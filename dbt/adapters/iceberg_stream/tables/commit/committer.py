@@ -160,7 +160,7 @@ class Committer:
         if committed is not None:
             return committed
         _check_schema(self.base.metadata, base.metadata, self.name)
-        validate(base.io, base.metadata, self.change)
+        validate(base.io, self.base.metadata, base.metadata, self.change)
         if self.check is not None:
             self.check(base.metadata)
         _check_version(self.base.metadata, base.metadata, self.change, self.name)

@@ -34,13 +34,15 @@ class _Since:
     all_deletes: list[DataFile] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
     writers: list[str] = field(default_factory=list)
+    snapshots: int = 0
 
 
-def validate(io: FileIO, metadata: Metadata, change: Change) -> None:
+def validate(io: FileIO, base: Metadata, metadata: Metadata, change: Change) -> None:
     """Validate a change against the commits since the snapshot that its writer read.
 
     Args:
         io: the table's FileIO.
+        base: table metadata that the writer read.
         metadata: current table metadata.
         change: the change to commit.
 
@@ -54,23 +56,34 @@ def validate(io: FileIO, metadata: Metadata, change: Change) -> None:
     if since is None:
         raise ValidationFailed(_unknown_base(validation.since), [], set())
     conflicts = validation.conflicts
+    if conflicts is not None and base["current-schema-id"] != metadata["current-schema-id"]:
+        conflicts = _with_any_file  # it was made for other columns
     added = [file for file in since.data if conflicts is not None and conflicts(file)]
     removed = {f.file_path for f in change.removed if f.content == DataFileContent.DATA}
     deleted = [f for f in since.deletes if validation.new_deletes and _may_delete(f, removed)]
     deleted += [f for f in since.all_deletes if _may_delete(f, {*validation.located})]
     rewritten = since.removed & validation.located
-    if not added and not deleted and not rewritten:
+    has_ids_now = validation.lacks_row_ids and metadata["format-version"] >= 3 and since.snapshots
+    if not added and not deleted and not rewritten and not has_ids_now:
         return
     conflict = (
         f"added {len(added)} data files that conflict with this write"
         if added
-        else f"{'deleted rows of' if deleted else 'removed'} files that this write changes"
+        else "deleted rows of files that this write changes"
+        if deleted
+        else "removed files that this write changes"
+        if rewritten
+        else "gave row ids to files that this write changes"
     )
     raise ValidationFailed(
         f"Another writer {conflict}: {', '.join(since.writers)}.",
         added,
         set(),
     )
+
+
+def _with_any_file(file: DataFile) -> bool:
+    return True
 
 
 def _unknown_base(since: int | None) -> str:
@@ -92,6 +105,7 @@ def _collect(io: FileIO, metadata: Metadata, change: Change) -> _Since | None:
     for snapshot in _ancestors(metadata, change.branch):
         if snapshot["snapshot-id"] == change.validation.since:
             return since
+        since.snapshots += 1
         summary = snapshot.get("summary") or {}
         if keeps_rows(snapshot) and not change.validation.located:
             continue

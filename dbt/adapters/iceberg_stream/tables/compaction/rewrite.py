@@ -179,7 +179,10 @@ class _Rewrite:
             (AddedFiles(tuple(new)),),
             removed=tuple(f for group in items for i in group for f in (i.file, *i.own_deletes)),
             properties=properties,
-            validation=Validation(current_snapshot_id(self.base.metadata)),
+            validation=Validation(
+                current_snapshot_id(self.base.metadata),
+                lacks_row_ids=any(item.lacks_row_ids for group in items for item in group),
+            ),
             merges_manifests=True,
         )
 

@@ -68,6 +68,11 @@ class SnapshotFile:
         return str(self.file.file_path)
 
     @property
+    def lacks_row_ids(self) -> bool:
+        """Return whether rows have no ids yet, as before the first commit in version 3."""
+        return self.file[FILE_FIRST_ROW_ID] is None
+
+    @property
     def delete_keys(self) -> frozenset[tuple[str, int | None]]:
         """Identify the delete files: files with the same keys have the same deleted rows."""
         files = (*self.own_deletes, *self.shared_deletes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property, reduce
@@ -173,7 +174,12 @@ def may_satisfy(condition: Condition, schema: Schema) -> Callable[[DataFile], bo
     def test(file: DataFile) -> bool:
         sides = (file.lower_bounds or {}, file.upper_bounds or {})
         bounds = [side.get(number, b"") for side in sides for number in numbers]
-        return any(REPLACED.encode() in bound for bound in bounds) or by_metrics.eval(file)
+        if any(REPLACED.encode() in bound for bound in bounds):
+            return True
+        try:
+            return by_metrics.eval(file)
+        except struct.error:
+            return True  # as for `_bound`
 
     return test
 
@@ -281,4 +287,7 @@ def _bound(bounds: dict[int, bytes] | None, field: NestedField) -> Any:
     if isinstance(field.field_type, StringType):
         return raw.decode("utf-8", "replace")
     assert isinstance(field.field_type, PrimitiveType)
-    return from_bytes(field.field_type, raw)
+    try:
+        return from_bytes(field.field_type, raw)
+    except struct.error:
+        return None  # of the type that the column had before, or has since

@@ -134,6 +134,10 @@ class FileRewrite:
                     return self._apply(parquet, file, NO_MATCHES, file.dead)
                 return self._merge(parquet, file, self.source)
         except (OSError, pa.ArrowException) as error:
+            if OVERFLOW in str(error):
+                raise NotByRewriting(
+                    f"{file.location} has over 2 GiB of text in one column"
+                ) from error
             raise OSError(f"{file.location}: {error}") from error
 
     def _merge(self, parquet: pq.ParquetFile, file: OldFile, source: Source) -> FileChange:
@@ -296,6 +300,8 @@ class FileRewrite:
 
 
 NO_MATCHES = Matches(NO_ROWS, NO_ROWS)
+# In PyArrow's error for a column whose strings or bytes do not fit in one array.
+OVERFLOW = "offset overflow"
 POSITIONS = ("dead", "in_file", "in_source", "gone")
 
 # How often a task tries to process a file that the storage refuses.

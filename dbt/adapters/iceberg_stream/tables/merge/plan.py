@@ -79,7 +79,7 @@ def why_spark(
     for name in plan.keys:
         if str(types.get(name)).split("(")[0] not in KEY_TYPES:
             return f"the key {name} is {spark_type(types[name]) if name in types else 'nested'}"
-    for name in plan.updates:
+    for name in (*plan.updates, *(plan.condition.columns if plan.condition else ())):
         if name not in types:
             return f"the table has no column {name}"
     return None

@@ -28,6 +28,7 @@ from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change,
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
 from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
+from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, remove_quietly
 from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.deletes.equality import (
@@ -91,6 +92,10 @@ class Merged:
     rewritten: int
 
 
+# The delete files of a data file, and its first row id.
+_ReadState = tuple[frozenset[tuple[str, int | None]], int | None]
+
+
 @dataclass
 class RewriteMerge:
     """One merge by rewriting files.
@@ -128,9 +133,9 @@ class RewriteMerge:
     read_check: ReadCheck | None = None
     rewrites: int = 0
     _attempt: int = 0
-    # The changes of files, and the delete files with which each was read, by location.
+    # The changes of files, and in which state each was read, by location.
     _results: dict[str, FileChange] = field(default_factory=dict)
-    _read_with: dict[str, frozenset[tuple[str, int | None]]] = field(default_factory=dict)
+    _read_with: dict[str, _ReadState] = field(default_factory=dict)
     # Rows that equality deletes delete, by the location of their file, and what deletes them.
     _deleted_by_key: dict[str, BitMap] = field(default_factory=dict)
     _equality_deletes: frozenset[str] = frozenset()
@@ -173,6 +178,7 @@ class RewriteMerge:
                         raise
                     if self.read_check is not None:
                         self.read_check.check_repetition()
+                    _require_same_columns(base.metadata, current.metadata)
                 self._remove_new(base)
                 base = current
 
@@ -186,7 +192,7 @@ class RewriteMerge:
         located = self.locate(base, self.source) if self.locate is not None else None
         files = self._candidates(base, may_change, located)
         rewrite = self._file_rewrite(metadata, target)
-        basis = (rewrite.schema, rewrite.in_place, rewrite.moved_by)
+        basis = (metadata["format-version"], rewrite.in_place, rewrite.moved_by)
         # Conditions may have other answers for the same files, after commits to what they read.
         if basis != self._basis or located is not None:
             self._drop_stale_results(base, {})
@@ -195,7 +201,7 @@ class RewriteMerge:
         unread = [item for path, item in files.items() if path not in self._results]
         for result in self.runner(rewrite, self._old_files(base, target, unread, located)):
             self._results[result.location] = result
-            self._read_with[result.location] = files[result.location].delete_keys
+            self._read_with[result.location] = _read_state(files[result.location])
             self.rewrites += bool(result.new_files or len(result.dead))
         changed = [item for path, item in files.items() if self._results[path].changes_rows]
         inserted = self._insert(target, metadata, files, located)
@@ -376,7 +382,10 @@ class RewriteMerge:
                 f"{MERGE_PREFIX}deleted": str(merged.deleted),
             },
             validation=Validation(
-                snapshot["snapshot-id"] if snapshot else None, may_change, located=frozenset(kept)
+                snapshot["snapshot-id"] if snapshot else None,
+                may_change,
+                located=frozenset(kept),
+                lacks_row_ids=any(item.lacks_row_ids for item in changed),
             ),
             branch=self.branch,
         )
@@ -440,7 +449,7 @@ class RewriteMerge:
         """Remove the results of files that are no longer candidates, or have other deletes now."""
         for location in list(self._results):
             item = files.get(location)
-            if item is None or item.delete_keys != self._read_with[location]:
+            if item is None or _read_state(item) != self._read_with[location]:
                 for file in self._results.pop(location).new_files:
                     remove_quietly(base.io, file.location)
 
@@ -448,3 +457,17 @@ class RewriteMerge:
         for file in self._new:
             remove_quietly(base.io, file.file_path)
         self._new = []
+
+
+def _read_state(item: SnapshotFile) -> _ReadState:
+    return item.delete_keys, item.file[FILE_FIRST_ROW_ID]
+
+
+def _require_same_columns(before: Metadata, now: Metadata) -> None:
+    """Check that a source with the columns of one version can be merged into another one.
+
+    Raises:
+        NotByRewriting: it cannot.
+    """
+    if before["current-schema-id"] != now["current-schema-id"]:
+        raise NotByRewriting("another writer has changed the columns while the merge ran")

@@ -61,12 +61,15 @@
   {%- endfor -%}
   {%- set merge = snapshot_merge_sql(target=relation, source=staging, insert_cols=names) -%}
   {%- set own = iceberg_stream__get_own_macro([snapshot_merge_sql, adapter.dispatch('snapshot_merge_sql', 'dbt')]) -%}
-  {%- set found = run_query(iceberg_stream__get_snapshot_counts_sql(staging, columns, strategy)).rows[0] -%}
+  {%- set found = run_query(iceberg_stream__get_snapshot_counts_sql(relation, staging, columns, strategy)).rows[0] -%}
   {%- if found[0] > 0 and not own -%}
     {% do iceberg_stream__raise_duplicate_versions(staging, columns, strategy) %}
   {%- endif -%}
   {%- if found[1] > 0 and not own -%}
     {% do iceberg_stream__raise_duplicate_rows(staging, columns, strategy) %}
+  {%- endif -%}
+  {%- if found[3] > 0 -%}
+    {% do adapter.stage_rows(staging, iceberg_stream__get_unused_ids_sql(relation, staging, columns)) %}
   {%- endif -%}
   {%- if found[2] == 0 -%}
     {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
@@ -82,16 +85,41 @@
 
 {#- The third column is the number of changes. The first one is that of changes beyond the first that end one version:
     its key occurs twice in the query or among the current versions. The second one is that of new current versions of a
-    key beyond its first. -#}
-{% macro iceberg_stream__get_snapshot_counts_sql(staging, names, strategy) -%}
+    key beyond its first. The last one is that of ids of older versions that new ones would have. -#}
+{% macro iceberg_stream__get_snapshot_counts_sql(target, staging, names, strategy) -%}
   {%- set ends = "dbt_change_type in ('update', 'delete')" -%}
   {%- set begins = iceberg_stream__get_is_new_version_sql(names) -%}
   {%- set keys = iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
   select
     count_if({{ ends }}) - count(distinct if({{ ends }}, struct({{ names.dbt_scd_id }}, {{ keys | join(', ') }}), null)),
     count_if({{ begins }}) - count(distinct if({{ begins }}, struct({{ keys | join(', ') }}), null)),
-    count(*)
+    count(*),
+    (select count(*) from {{ target.render() }} where {{ iceberg_stream__get_is_used_id_sql(staging, names) }})
   from {{ staging.render() }}
+{%- endmacro %}
+
+{% macro iceberg_stream__get_is_used_id_sql(staging, names) -%}
+  {{ names.dbt_scd_id }} in (select {{ names.dbt_scd_id }} from {{ staging.render() }} where dbt_change_type = 'insert')
+{%- endmacro %}
+
+{#- A row that comes back with an earlier `updated_at` needs an id of its own: the merge finds rows by it. -#}
+{% macro iceberg_stream__get_unused_ids_sql(target, staging, names) -%}
+  {%- set id = names.dbt_scd_id -%}
+  with used_ids as (
+    select distinct {{ id }} as __dbt_used_id from {{ target.render() }}
+    where {{ iceberg_stream__get_is_used_id_sql(staging, names) }}
+  )
+  select
+    {%- for column in adapter.get_columns_in_relation(staging) %}
+    {%- if column.name | lower == id | replace('`', '') | lower %}
+    if(dbt_change_type = 'insert' and __dbt_used_id is not null,
+      {{ snapshot_hash_arguments([id, snapshot_get_time()]) }}, {{ id }}) as {{ column.quoted }}
+    {%- else %}
+    {{ column.quoted }}
+    {%- endif %}
+    {{- ',' if not loop.last }}
+    {%- endfor %}
+  from {{ staging.render() }} left join used_ids on {{ id }} = __dbt_used_id
 {%- endmacro %}
 
 {% macro iceberg_stream__raise_duplicate_versions(staging, names, strategy) %}

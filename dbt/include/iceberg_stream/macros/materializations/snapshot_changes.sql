@@ -32,6 +32,7 @@
   {%- set changed_now = iceberg_stream__get_time_as_sql(now, existing.get(names.dbt_valid_from | lower)) -%}
   {%- set until_now = iceberg_stream__get_time_as_sql(now, existing.get(names.dbt_valid_to | lower)) -%}
   {%- set keys = iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
+  {%- set columns = adapter.get_column_schema_from_query(source_sql) -%}
   {%- set is_gone -%}
     {{ 'snapshotted_data.' ~ names.dbt_is_deleted ~ " <=> 'True'" if records_deletes else 'false' }}
   {%- endset -%}
@@ -45,24 +46,47 @@
   ),
   source_data as (
     select *, {{ unique_key_fields(strategy.unique_key) }}, true as __dbt_exists,
-      {{ strategy.updated_at }} as __dbt_changed_at,
-      {{ get_dbt_valid_to_current(strategy, {'dbt_valid_to': '__dbt_until'}) }},
-      {{ strategy.scd_id }} as __dbt_new_id
+      {{ strategy.updated_at }} as __dbt_changed_at
     from snapshot_query
   ),
-  {#- A row that comes back with an earlier `updated_at` needs an id of its own: the merge finds rows by it. #}
-  used_ids as (
-    select distinct {{ names.dbt_scd_id }} as __dbt_used_id from {{ target_relation.render() }}
+  changes as (
+    select source_data.*, __dbt_change,
+      {%- for key in keys %}
+      snapshotted_data.{{ key }} as __dbt_old_{{ key }},
+      {%- endfor %}
+      {%- if records_deletes %}
+      {%- for column in columns if column.name | lower in existing %}
+      snapshotted_data.{{ column.quoted }} as __dbt_old_column_{{ loop.index }},
+      {%- endfor %}
+      {%- endif %}
+      snapshotted_data.{{ names.dbt_valid_to }} as __dbt_old_until,
+      snapshotted_data.{{ names.dbt_scd_id }} as __dbt_old_id
+    from source_data
+    {#- Without deletions, rows that are in the table only need not be joined. #}
+    {{ 'full outer' if finds_deletes else 'left' }} join snapshotted_data
+      on {% for key in keys %}snapshotted_data.{{ key }} <=> source_data.{{ key }}{{ ' and ' if not loop.last }}{% endfor %}
+    lateral view explode(
+      case
+        when snapshotted_data.__dbt_exists is null then array('insert')
+        when source_data.__dbt_exists and ({{ strategy.row_changed }} or {{ is_gone }}) then array('update', 'insert')
+        {%- if finds_deletes %}
+        when source_data.__dbt_exists is null and not ({{ is_gone }}) then array('delete' {%- if records_deletes %}, 'deletion'{% endif %})
+        {%- endif %}
+      end
+    ) as __dbt_change
   )
+  {#- Names of the source's columns are unique here, so that expressions of the config can have them. #}
   select if(__dbt_change = 'deletion', 'insert', __dbt_change) as dbt_change_type,
     {%- for key in keys %}
-    if(__dbt_change = 'insert', source_data.{{ key }}, snapshotted_data.{{ key }}) as {{ key }},
+    if(__dbt_change = 'insert', {{ key }}, __dbt_old_{{ key }}) as {{ key }},
     {%- endfor %}
-    {%- for column in adapter.get_column_schema_from_query(source_sql) %}
-    {%- if column.name | lower in existing %}
-    if(__dbt_change = 'deletion', snapshotted_data.{{ column.quoted }}, source_data.{{ column.quoted }}) as {{ column.quoted }},
+    {%- set number = namespace(of_old=0) %}
+    {%- for column in columns %}
+    {%- if records_deletes and column.name | lower in existing %}
+    {%- set number.of_old = number.of_old + 1 %}
+    if(__dbt_change = 'deletion', __dbt_old_column_{{ number.of_old }}, {{ column.quoted }}) as {{ column.quoted }},
     {%- else %}
-    source_data.{{ column.quoted }},
+    {{ column.quoted }},
     {%- endif %}
     {%- endfor %}
     {%- for name in (names.dbt_updated_at, names.dbt_valid_from) %}
@@ -74,29 +98,21 @@
       {%- if finds_deletes %}
       when 'delete' then {{ until_now }}
       {%- endif %}
-      else snapshotted_data.{{ names.dbt_valid_to }}
+      else __dbt_old_until
     end as {{ names.dbt_valid_to }},
     case __dbt_change
-      when 'insert' then if(__dbt_used_id is null, __dbt_new_id, {{ snapshot_hash_arguments(['__dbt_new_id', now]) }})
-      when 'deletion' then {{ snapshot_hash_arguments(['snapshotted_data.' ~ names.dbt_scd_id, now]) }}
-      else snapshotted_data.{{ names.dbt_scd_id }}
+      when 'insert' then __dbt_new_id
+      when 'deletion' then {{ snapshot_hash_arguments(['__dbt_old_id', now]) }}
+      else __dbt_old_id
     end as {{ names.dbt_scd_id }}
     {%- if records_deletes %},
     if(__dbt_change = 'deletion', 'True', 'False') as {{ names.dbt_is_deleted }}
     {%- endif %}
-  from snapshotted_data
-  full outer join source_data
-    on {% for key in keys %}snapshotted_data.{{ key }} <=> source_data.{{ key }}{{ ' and ' if not loop.last }}{% endfor %}
-  left join used_ids on __dbt_new_id = __dbt_used_id
-  lateral view explode(
-    case
-      when snapshotted_data.__dbt_exists is null then array('insert')
-      when source_data.__dbt_exists and ({{ strategy.row_changed }} or {{ is_gone }}) then array('update', 'insert')
-      {%- if finds_deletes %}
-      when source_data.__dbt_exists is null and not ({{ is_gone }}) then array('delete' {%- if records_deletes %}, 'deletion'{% endif %})
-      {%- endif %}
-    end
-  ) as __dbt_change
+  from (
+    select *, {{ get_dbt_valid_to_current(strategy, {'dbt_valid_to': '__dbt_until'}) }},
+      {{ strategy.scd_id }} as __dbt_new_id
+    from changes
+  )
 {%- endmacro %}
 
 {#- A time as another type; in UTC, whatever the session's time zone is, if that type has no time zone. -#}
