@@ -13,13 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
 from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.diff.errors import DiffError
 from dbt.adapters.iceberg_stream.diff.files import FileRows
 from dbt.adapters.iceberg_stream.diff.version import TableVersion
-from dbt.adapters.iceberg_stream.tables.commit.producer import partition_spec
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id
@@ -119,19 +117,9 @@ class RowReader:
         rows = parquet.read_row_group(group.number, columns=columns)
         if group.rows is not None:
             rows = rows.take(pa.array(group.rows))
-        # The partition is that of the file's own spec.
-        projected = project(rows, self._schema, self._partition(group.item))
+        projected = project(rows, self._target.schema_in(group.item.file, self._schema))
         table = projected.rename_columns([str(n) for n in range(projected.num_columns)])
         return table, _size(group, set(columns))
-
-    def _partition(self, item: FileRows) -> dict[int, Any]:
-        """Return values of columns that files of other writers may lack (Hive's layout)."""
-        spec = partition_spec(self._metadata, item.file.spec_id)
-        return {
-            field.source_id: item.file.partition[place]
-            for place, field in enumerate(spec.fields)
-            if isinstance(field.transform, IdentityTransform)
-        }
 
 
 def _groups(item: FileRows, footer: pq.FileMetaData) -> Iterator[_RowGroup]:

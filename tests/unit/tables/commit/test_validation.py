@@ -48,15 +48,14 @@ def check(
     table = load(lake)
     validation = Validation(since, conflicts, **more)
     files = tuple(data_file(path) for path in removed)
-    validate(
-        table.io, table.metadata, Change(Operation.OVERWRITE, removed=files, validation=validation)
-    )
+    change = Change(Operation.OVERWRITE, removed=files, validation=validation)
+    validate(table.io, table.metadata, table.metadata, change)
 
 
 def test_nothing_has_come(lake: IcebergCatalog, base: int) -> None:
     check(lake, base)
     table = load(lake)
-    validate(table.io, table.metadata, append(properties={}))
+    validate(table.io, table.metadata, table.metadata, append(properties={}))
 
 
 def test_files_that_had_to_be_seen(lake: IcebergCatalog, base: int) -> None:

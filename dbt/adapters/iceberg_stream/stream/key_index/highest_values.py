@@ -66,6 +66,7 @@ class HighestValues:
             OSError: the storage refuses a file.
         """
         before, self._bounds, unbounded = self._bounds, {}, []
+        self._files = {file.file_path: file for file in files}
         for file in files:
             bound = before.get(file.file_path) or self._bound(file)
             if bound is None:
@@ -102,7 +103,8 @@ class HighestValues:
 
     def _highest_in(self, target: WriteTarget, path: str) -> pa.Scalar:
         highest = pa.scalar(None, self.column.type)
-        for _, rows in read_keys(target, pa.schema([self.column]), path):
+        schema = target.schema_in(self._files[path], pa.schema([self.column]))
+        for _, rows in read_keys(target, schema, path):
             values = rows[self.column.name]
             if pa.types.is_floating(values.type):
                 values = values.filter(pc.invert(pc.fill_null(pc.is_nan(values), True)))

@@ -295,8 +295,12 @@ class KeyIndex(SnapshotIndex):
         for number, live in self._live(rows).items():
             of_file = numbers == number
             of_file[of_file] = [int(p) in live for p in positions[of_file]]
+            committed = self._snapshot_file(paths[number])
             yield LiveRows(
-                paths[number], at[of_file].astype(np.int64), positions[of_file].astype(np.int64)
+                paths[number],
+                at[of_file].astype(np.int64),
+                positions[of_file].astype(np.int64),
+                None if committed is None else committed.file,
             )
 
     def _deleted_before(self, path: str) -> BitMap:

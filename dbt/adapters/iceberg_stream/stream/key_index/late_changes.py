@@ -38,11 +38,13 @@ class LiveRows:
         location: of the data file.
         changes: the position of each row's change.
         positions: of the rows in the file.
+        file: the data file; None if it is not committed yet.
     """
 
     location: str
     changes: Indices
     positions: Indices
+    file: DataFile | None = None
 
 
 @dataclass
@@ -163,14 +165,16 @@ class LateChanges:
         stays[at[is_later]] = False
         return deleted.filter(pa.array(stays))
 
-    def read(self, location: str, positions: Indices) -> pa.Table:
+    def read(self, file: DataFile, positions: Indices) -> pa.Table:
         """Read keys and order of some rows of a data file.
 
         Args:
-            location: of the file.
+            file: the file.
             positions: of the rows.
         """
-        return read_rows_at(self._target(), self.schema, location, positions)
+        target = self._target()
+        schema = target.schema_in(file, self.schema)
+        return read_rows_at(target, schema, file.file_path, positions)
 
     def mask(
         self, changes: pa.Table, live_rows: Iterable[LiveRows], pending: Sequence[pa.Table]
@@ -190,7 +194,8 @@ class LateChanges:
         target = self._target()
         schema = pa.schema([self.schema.field(name) for name in self.sequence_by])
         for rows in live_rows:
-            before = read_rows_at(target, schema, rows.location, rows.positions)
+            columns = target.schema_in(rows.file, schema)
+            before = read_rows_at(target, columns, rows.location, rows.positions)
             late[rows.changes[self._is_after(before, changes, rows.changes)]] = True
         source = Source(changes, self.keys)
         for deleted in (*pending, *self._read_deleted(target, changes)):

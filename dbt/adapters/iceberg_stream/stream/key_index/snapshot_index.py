@@ -248,7 +248,8 @@ class SnapshotIndex:
     ) -> Iterator[tuple[IndexedFile, Entries]]:
         for item in files:
             location = item.snapshot_file.path
-            for begin, rows in read_keys(target, self.schema, location):
+            schema = target.schema_in(item.snapshot_file.file, self.schema)
+            for begin, rows in read_keys(target, schema, location):
                 if rows.num_rows:
                     yield item, Entries.of(encode(rows, self.prefix), item.number, begin)
 
@@ -277,7 +278,7 @@ class SnapshotIndex:
         for item, rows, own_rows in foreign:
             is_live = ~np.isin(unpack(rows)[1], self._deleted[item.number].to_array())
             rows, own_rows = rows[is_live], own_rows[is_live]
-            others = finder.read(item.snapshot_file.path, unpack(rows)[1].astype(np.int64))
+            others = finder.read(item.snapshot_file.file, unpack(rows)[1].astype(np.int64))
             for batch, _ in self._owners():
                 is_earlier = self._earlier(finder, batch, others, own_rows)
                 earlier.append((batch, rows[is_earlier], own_rows[is_earlier]))

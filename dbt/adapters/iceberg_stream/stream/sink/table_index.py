@@ -47,6 +47,7 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     UnsupportedFile,
     read_rows_at,
 )
+from dbt.adapters.iceberg_stream.tables.files.reader import no_rows
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.keys.runs import Indices
 
@@ -282,7 +283,7 @@ def rows_of(
     if equality_delete_files(base):
         # The index does not look at them.
         return None
-    parts, size = [schema.empty_table()], 0
+    parts, size = [no_rows(schema)], 0
     with index.lock:
         if index.most_rows(lookup.keys) > lookup.most_rows:
             return None
@@ -290,7 +291,8 @@ def rows_of(
             positions = (
                 _not_ended(target, lookup, schema, rows) if lookup.period else rows.positions
             )
-            parts.append(read_rows_at(target, schema, rows.location, positions))
+            columns = target.schema_in(rows.file, schema)
+            parts.append(read_rows_at(target, columns, rows.location, positions))
             size += parts[-1].nbytes
             if size > lookup.most_bytes:
                 return None
@@ -303,6 +305,7 @@ def _not_ended(
     """Return the positions of rows that have not ended by the time of their key."""
     start, end = lookup.period
     columns = pa.schema([schema.field(start), schema.field(end)])
+    columns = target.schema_in(rows.file, columns)
     times = read_rows_at(target, columns, rows.location, rows.positions)
     by = lookup.keys[start].cast(schema.field(start).type).take(pa.array(rows.changes))
     has_ended = pc.and_(pc.less_equal(times[end], by), pc.less(times[start], by))

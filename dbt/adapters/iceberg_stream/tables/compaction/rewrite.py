@@ -37,7 +37,12 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.data_files import describe_in_place, with_lineage
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile, writer_beside
-from dbt.adapters.iceberg_stream.tables.files.reader import OldFile, live_rows, require_ids
+from dbt.adapters.iceberg_stream.tables.files.reader import (
+    OldFile,
+    live_rows,
+    no_rows,
+    require_ids,
+)
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import sorted_rows
 
@@ -239,7 +244,7 @@ def _read(filesystem: fs.FileSystem, schema: pa.Schema, item: OldFile) -> pa.Tab
     try:
         with filesystem.open_input_file(item.path) as opened, pq.ParquetFile(opened) as parquet:
             require_ids(parquet)
-            return pa.concat_tables([schema.empty_table(), *live_rows(parquet, schema, item)])
+            return pa.concat_tables([no_rows(schema), *live_rows(parquet, schema, item)])
     except (OSError, pa.ArrowException) as error:
         raise OSError(f"{item.location}: {error}") from error
 

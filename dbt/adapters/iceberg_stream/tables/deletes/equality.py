@@ -151,7 +151,8 @@ class EqualityDeletes:
         file, positions = entry.data_file, BitMap()
         for deletes, scopes, lowest in self._applicable(entry):
             require_parquet(file)
-            for begin, rows in read_keys(self._target, deletes.schema, file.file_path):
+            schema = self._target.schema_in(file, deletes.schema)
+            for begin, rows in read_keys(self._target, schema, file.file_path):
                 entries = Entries.of(encode(rows), 0, begin)
                 positions |= _deleted(entries, deletes.runs, scopes, lowest)
         return positions

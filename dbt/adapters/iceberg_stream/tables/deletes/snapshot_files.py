@@ -33,6 +33,7 @@ from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
 from dbt.adapters.iceberg_stream.tables.files.reader import (
     NotByRewriting,
     OldFile,
+    no_rows,
     read_rows,
     require_ids,
 )
@@ -99,6 +100,7 @@ def old_file(
         file[FILE_FIRST_ROW_ID],
         entry.sequence_number,
         size=file.file_size_in_bytes,
+        constants=target.constants(file),
     )
 
 
@@ -273,7 +275,7 @@ def read_rows_at(
     """
     order = np.argsort(positions, kind="stable")
     ascending = positions[order]
-    parts = [schema.empty_table()]
+    parts = [no_rows(schema)]
 
     def has_rows(begin: int, group: pq.RowGroupMetaData) -> bool:
         return bool(np.ptp(np.searchsorted(ascending, (begin, begin + group.num_rows))))

@@ -148,6 +148,7 @@ def _struct(array: pa.StructArray, target: pa.StructType, column: str) -> pa.Arr
         )
         if not field.nullable and absent is not None:
             _require(child, absent, path)
+            child = without_nulls(child)
         converted.append(child)
     return pa.StructArray.from_arrays(converted, fields=fields, mask=absent)
 
@@ -174,6 +175,36 @@ def _map(array: pa.MapArray, target: pa.MapType, column: str) -> pa.Array:
     return pa.MapArray.from_arrays(
         list_offsets(listed), keys, values, type=target, mask=null_mask(array)
     )
+
+
+def without_nulls(array: pa.Array) -> pa.Array:
+    """Return an array with some value in the place of each null.
+
+    A required field of a struct that is null: Parquet's writer refuses nulls there.
+
+    Args:
+        array: of any type.
+    """
+    kind = array.type
+    if not array.null_count:
+        return array
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, without_nulls(array.storage))
+    if pa.types.is_struct(kind):
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        children = [
+            child if field.nullable else without_nulls(child)
+            for field, child in zip(fields, array.flatten(), strict=True)
+        ]
+        return pa.StructArray.from_arrays(children, fields=fields)
+    if pa.types.is_map(kind):
+        key, value = kind.key_field.with_name("key"), kind.item_field.with_name("value")
+        listed = array.cast(pa.list_(pa.struct([key, value])))
+        return pa.MapArray.from_arrays(list_offsets(listed), *listed.flatten().flatten(), type=kind)
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(list_offsets(array), array.flatten(), type=kind)
+    buffers = [None, *array.buffers()[1:]]
+    return pa.Array.from_buffers(kind, len(array), buffers, offset=array.offset)
 
 
 def list_offsets(array: pa.Array) -> pa.Array:

@@ -7,7 +7,7 @@ standard library, PyArrow and other worker code.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,22 +18,25 @@ from dbt.adapters.iceberg_stream.tables.files.casting import (
     convert_values,
     list_offsets,
     null_mask,
+    without_nulls,
 )
 from dbt.adapters.iceberg_stream.tables.files.field_ids import DEFAULT, field_id
 
+# Encoded values of columns that a file may lack, by field id.
+Constants = Sequence[tuple[int, bytes]]
+# The encoded value of a column that is null.
+NULL = b""
 
-def project(
-    rows: pa.Table, schema: pa.Schema, partition: Mapping[int, Any] | None = None
-) -> pa.Table:
+
+def project(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the columns of a schema.
 
     Args:
         rows: rows of a file, with its field ids.
         schema: the columns, with field ids and initial defaults; see `arrow_types.file_schema`.
-        partition: values of columns that the file may lack, by field id.
 
     Returns:
-        The columns; absent ones have the partition's value, the initial default, or are null.
+        The columns; absent ones have the initial default, or are null.
 
     Raises:
         ColumnError: the file has a value that a column's type does not include.
@@ -45,8 +48,6 @@ def project(
         if (index := own.get(number)) is not None:
             kind = rows.schema.field(index).type
             chunks = [_required(_project(c, kind, field), field) for c in rows.column(index).chunks]
-        elif number is not None and partition and number in partition:
-            chunks = [constant(partition[number], field.type, rows.num_rows)]
         else:
             chunks = [_required(_absent(field, rows.num_rows), field)]
         columns.append(pa.chunked_array(chunks, field.type))
@@ -85,6 +86,40 @@ def encoded_default(value: Any, kind: pa.DataType) -> bytes:
     return base64.b64encode(sink.getvalue())
 
 
+def encoded_constant(value: Any, kind: pa.DataType) -> bytes:
+    """Return a value of Constants.
+
+    Args:
+        value: as PyIceberg has it; None for a null.
+        kind: type of the column.
+    """
+    return NULL if value is None else encoded_default(value, kind)
+
+
+def with_constants(schema: pa.Schema, constants: Constants) -> pa.Schema:
+    """Return a schema whose columns have other values than the initial default where absent.
+
+    Args:
+        schema: with field ids.
+        constants: the values.
+    """
+    if not constants:
+        return schema
+    values = dict(constants)
+
+    def fitted(field: pa.Field) -> pa.Field:
+        metadata = dict(field.metadata or {})
+        if (value := values.get(field_id(field) or 0)) is not None:
+            metadata.pop(DEFAULT, None)
+            metadata |= {DEFAULT: value} if value != NULL else {}
+        kind = field.type
+        if pa.types.is_struct(kind):
+            kind = pa.struct([fitted(kind.field(number)) for number in range(kind.num_fields)])
+        return field.with_type(kind).with_metadata(metadata)
+
+    return pa.schema(map(fitted, schema))
+
+
 def without_defaults(schema: pa.Schema) -> pa.Schema:
     """Return a schema without initial defaults: what a file lacks is null.
 
@@ -112,13 +147,14 @@ def _absent(field: pa.Field, length: int) -> pa.Array:
 def _required(values: pa.Array, field: pa.Field, absent: pa.Array | None = None) -> pa.Array:
     """Return values; raise ColumnError if the field is required and one is null.
 
-    Fields of a struct may be null where the struct is `absent`.
+    Where the struct of a required field is `absent`, the field has some value.
     """
-    if not field.nullable and values.null_count:
-        nulls = values.is_null() if absent is None else pc.and_not(values.is_null(), absent)
-        if pc.any(nulls).as_py():
-            raise ColumnError(field.name, "is missing or null in a file, but the table requires it")
-    return values
+    if field.nullable or not values.null_count:
+        return values
+    nulls = values.is_null() if absent is None else pc.and_not(values.is_null(), absent)
+    if pc.any(nulls).as_py():
+        raise ColumnError(field.name, "is missing or null in a file, but the table requires it")
+    return without_nulls(values)
 
 
 def _project(array: pa.Array, kind: pa.DataType, field: pa.Field) -> pa.Array:

@@ -13,11 +13,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dbt.adapters.iceberg_stream.tables.files.field_ids import field_id, nested_ids
-from dbt.adapters.iceberg_stream.tables.files.projection import project
+from dbt.adapters.iceberg_stream.tables.files.projection import (
+    Constants,
+    project,
+    with_constants,
+)
 
 # Columns that rows of format version 3 keep in a rewritten file (Iceberg spec, "Row Lineage").
 ROW_ID, LAST_UPDATED = "_row_id", "_last_updated_sequence_number"
 NO_ROWS = pa.array([], pa.int64())
+# Constants as a column.
+CONSTANTS = pa.map_(pa.int32(), pa.binary())
 
 
 class NotByRewriting(Exception):
@@ -38,6 +44,7 @@ class OldFile:
         in_file, in_source: pairs of positions of the rows that a source may update.
         gone: positions of rows to delete.
         size: of the file, in bytes, by which files are distributed over tasks.
+        constants: values of columns that it may lack.
     """
 
     location: str
@@ -50,6 +57,7 @@ class OldFile:
     in_source: pa.Int64Array = field(default_factory=lambda: NO_ROWS)
     gone: pa.Int64Array = field(default_factory=lambda: NO_ROWS)
     size: int = 0
+    constants: Constants = ()
 
 
 OLD_FILES = pa.schema(
@@ -62,6 +70,7 @@ OLD_FILES = pa.schema(
         ("is_located", pa.bool_()),
         *((name, pa.list_(pa.int64())) for name in ("in_file", "in_source", "gone")),
         ("size", pa.int64()),
+        ("constants", CONSTANTS),
     ]
 )
 
@@ -157,7 +166,7 @@ def live_rows(parquet: pq.ParquetFile, schema: pa.Schema, file: OldFile) -> Iter
     Raises:
         ColumnError: the file has a value that the table's type does not include.
     """
-    begin = 0
+    begin, schema = 0, with_constants(schema, file.constants)
     for group in range(parquet.metadata.num_row_groups):
         count = parquet.metadata.row_group(group).num_rows
         positions = pc.add(row_numbers(count), begin)
@@ -165,6 +174,15 @@ def live_rows(parquet: pq.ParquetFile, schema: pa.Schema, file: OldFile) -> Iter
         if pc.any(mask).as_py():
             yield read_with_lineage(parquet, schema, file, group, begin).filter(mask)
         begin += count
+
+
+def no_rows(schema: pa.Schema) -> pa.Table:
+    """Return an empty table; PyArrow's own cannot have nested columns of UUIDs.
+
+    Args:
+        schema: of the table.
+    """
+    return pa.table([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def require_ids(parquet: pq.ParquetFile) -> None:

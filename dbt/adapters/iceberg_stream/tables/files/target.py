@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as fs
 from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
@@ -21,6 +22,11 @@ from dbt.adapters.iceberg_stream.catalog.metadata import current
 from dbt.adapters.iceberg_stream.catalog.storage import arrow_io, require_location
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions
+from dbt.adapters.iceberg_stream.tables.files.projection import (
+    Constants,
+    encoded_constant,
+    with_constants,
+)
 from dbt.adapters.iceberg_stream.tables.files.spark_only import CODECS
 
 MIB = 1024 * 1024
@@ -41,6 +47,7 @@ class WriteTarget:
         properties: table properties.
         location: the table's folder.
         io: the table's FileIO.
+        specs: all partition specs, as JSON.
     """
 
     schema: Schema
@@ -49,6 +56,7 @@ class WriteTarget:
     properties: Mapping[str, str]
     location: str
     io: FileIO
+    specs: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], io: FileIO) -> WriteTarget:
@@ -65,12 +73,57 @@ class WriteTarget:
             properties=metadata.get("properties") or {},
             location=metadata["location"],
             io=io,
+            specs=metadata["partition-specs"],
         )
 
     @cached_property
     def file_schema(self) -> pa.Schema:
         """Arrow schema of the data files; raises ColumnError if PyArrow cannot write a column."""
         return file_schema(self.schema)
+
+    def schema_in(self, file: DataFile | None, schema: pa.Schema) -> pa.Schema:
+        """Return columns as a reader needs them for a file: see `constants`.
+
+        Args:
+            file: the data file; None for one that we have written.
+            schema: the columns, with field ids.
+        """
+        return schema if file is None else with_constants(schema, self.constants(file))
+
+    def constants(self, file: DataFile) -> Constants:
+        """Return values of columns that a file may lack, because they partition it.
+
+        Files of Hive's layout lack them (spec, "Column Projection").
+
+        Args:
+            file: a data file, or a delete file of its partition.
+        """
+        places = self._identities.get(file.spec_id, ())
+        return [(number, self._encoded(number, file.partition[at])) for number, at in places]
+
+    @cached_property
+    def _identities(self) -> dict[int, list[tuple[int, int]]]:
+        """Columns that partition files by their values, and their places in a spec, by spec."""
+        return {
+            spec["spec-id"]: [
+                (field["source-id"], place)
+                for place, field in enumerate(spec["fields"])
+                if field["transform"] == "identity"
+                and self.schema.find_column_name(field["source-id"]) is not None
+            ]
+            for spec in self.specs
+        }
+
+    @cached_property
+    def _constants(self) -> dict[tuple[int, str], bytes]:
+        return {}
+
+    def _encoded(self, number: int, value: Any) -> bytes:
+        key = number, repr(value)
+        if key not in self._constants:
+            column = file_schema(Schema(self.schema.find_field(number))).field(0)
+            self._constants[key] = encoded_constant(value, column.type)
+        return self._constants[key]
 
     @cached_property
     def options(self) -> ParquetOptions:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from dbt.adapters.iceberg_stream.tables.files.parquet import (
     WrittenFile,
     writer_beside,
 )
+from dbt.adapters.iceberg_stream.tables.files.projection import with_constants
 from dbt.adapters.iceberg_stream.tables.files.reader import (
     NO_ROWS,
     NotByRewriting,
@@ -130,9 +131,10 @@ class FileRewrite:
             opened = self.filesystem.open_input_file(file.path)
             with opened, pq.ParquetFile(opened) as parquet:
                 require_ids(parquet)
+                of_file = replace(self, schema=with_constants(self.schema, file.constants))
                 if self.source is None:
-                    return self._apply(parquet, file, NO_MATCHES, file.dead)
-                return self._merge(parquet, file, self.source)
+                    return of_file._apply(parquet, file, NO_MATCHES, file.dead)
+                return of_file._merge(parquet, file, self.source)
         except (OSError, pa.ArrowException) as error:
             if OVERFLOW in str(error):
                 raise NotByRewriting(

@@ -58,6 +58,7 @@ class Piece:
         only_keys: whether the file has the keys of deleted rows, and no other columns.
         begin: position of the first row of the piece.
         end: position after its last row; None for the file's end.
+        file: the file, or a delete file of its partition.
     """
 
     location: str
@@ -70,6 +71,7 @@ class Piece:
     only_keys: bool = False
     begin: int = 0
     end: int | None = None
+    file: DataFile | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def _plan(io: FileIO, snapshot: Mapping[str, Any], parent: Mapping[str, Any]) ->
     new = [e for e in entries if e.status == ADDED]
     equality = _with_content(new, DataFileContent.EQUALITY_DELETES)
     _require_parquet(e.data_file for e in (*data, *equality))
-    positions = deleted_positions(io, _with_content(new, DataFileContent.POSITION_DELETES))
+    positions, partitions = _new_positions(io, _with_content(new, DataFileContent.POSITION_DELETES))
     first = min(
         (_number(e) for e in (*added, *equality) if _number(e) > last),
         default=snapshot["sequence-number"],
@@ -144,7 +146,7 @@ def _plan(io: FileIO, snapshot: Mapping[str, Any], parent: Mapping[str, Any]) ->
     pieces = [
         *_rows(added, positions, first),
         *(_piece(e, True, first, 0, before) for p, e in deleted.items() if p not in scanned),
-        *_rows_at(touched, positions, before, first),
+        *_rows_at(touched, positions, before, first, partitions),
         *(replace(_piece(e, True, _number(e)), only_keys=True) for e in equality),
     ]
     # A row that is left out as unchanged would be deleted by an equality delete of its key.
@@ -160,13 +162,34 @@ def _rows(added: Iterable[ManifestEntry], deletes: Positions, first: int) -> Ite
 
 
 def _rows_at(
-    paths: Iterable[str], deletes: Positions, before: Positions, major: int
+    paths: Iterable[str],
+    deletes: Positions,
+    before: Positions,
+    major: int,
+    partitions: Mapping[str, DataFile],
 ) -> Iterator[Piece]:
     """Yield the rows of older files that the snapshot deletes and that were live before."""
     for path in sorted(paths):
         earlier = before.get(path, NO_POSITIONS)
         new = deletes[path].filter(pc.invert(pc.is_in(deletes[path], value_set=earlier)))
-        yield Piece(path, 0, True, major, positions=new, takes=True)
+        yield Piece(path, 0, True, major, positions=new, takes=True, file=partitions[path])
+
+
+def _new_positions(
+    io: FileIO, entries: Iterable[ManifestEntry]
+) -> tuple[Positions, dict[str, DataFile]]:
+    """Return deleted positions, and a delete file of each data file, which is of its partition."""
+    by_partition: dict[tuple[int, str], list[ManifestEntry]] = {}
+    for entry in entries:
+        key = entry.data_file.spec_id, repr(entry.data_file.partition)
+        by_partition.setdefault(key, []).append(entry)
+    positions: dict[str, pa.Array] = {}
+    files: dict[str, DataFile] = {}
+    for group in by_partition.values():
+        found = deleted_positions(io, group)
+        positions |= found
+        files |= dict.fromkeys(found, group[0].data_file)
+    return positions, files
 
 
 def _piece(
@@ -178,7 +201,8 @@ def _piece(
 ) -> Piece:
     file = entry.data_file
     positions = deletes.get(file.file_path, NO_POSITIONS)
-    return Piece(file.file_path, file.file_size_in_bytes, deleted, major, minor, positions)
+    size = file.file_size_in_bytes
+    return Piece(file.file_path, size, deleted, major, minor, positions, file=file)
 
 
 def _number(entry: ManifestEntry) -> int:

@@ -104,6 +104,9 @@ class ChangesFrame:
         columns = {name: [vars(piece)[name] for piece, _ in pieces] for name in PIECE_FIELDS}
         columns["path"] = [self._target.path_of(piece.location) for piece, _ in pieces]
         columns["snapshot"] = [number for _, number in pieces]
+        columns["constants"] = [
+            self._target.constants(piece.file) if piece.file else () for piece, _ in pieces
+        ]
         # Python lists would take too much memory for many positions.
         parts = [piece.positions for piece, _ in pieces]
         offsets = pa.array(itertools.accumulate(map(len, parts), initial=0), pa.int32())

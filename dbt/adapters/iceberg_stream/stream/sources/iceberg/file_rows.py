@@ -14,8 +14,13 @@ import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
-from dbt.adapters.iceberg_stream.tables.files.projection import project, without_defaults
+from dbt.adapters.iceberg_stream.tables.files.projection import (
+    project,
+    with_constants,
+    without_defaults,
+)
 from dbt.adapters.iceberg_stream.tables.files.reader import (
+    CONSTANTS,
     NotByRewriting,
     require_ids,
     row_numbers,
@@ -37,6 +42,7 @@ PIECE = pa.schema(
         ("begin", pa.int64()),
         ("end", pa.int64()),
         ("snapshot", pa.int64()),
+        ("constants", CONSTANTS),
     ]
 )
 CHANGE_TYPE = pa.struct(
@@ -116,7 +122,11 @@ class FileRows:
         count = rows.num_rows
         # An equality delete has no other columns of the row than its key.
         only_keys = piece["only_keys"].as_py()
-        schema = without_defaults(self.schema) if only_keys else self.schema
+        schema = (
+            without_defaults(self.schema)
+            if only_keys
+            else with_constants(self.schema, piece["constants"].as_py())
+        )
         fitted = project(pa.Table.from_batches([rows]), schema)
         columns = [
             _to_spark_type(fitted[field.name].combine_chunks(), field.type)

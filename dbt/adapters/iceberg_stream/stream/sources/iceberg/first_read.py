@@ -73,6 +73,7 @@ class FirstRead:
                 deleted.get(item.file.file_path, NO_POSITIONS),
                 begin=first,
                 end=last,
+                file=item.file,
             )
             for item, first, last in parts
         ]
