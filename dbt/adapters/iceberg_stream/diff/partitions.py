@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.diff.matching import THREADS, RowSet
 from dbt.adapters.iceberg_stream.diff.values import flat, hash_rows
+from dbt.adapters.iceberg_stream.tables.files.reader import no_rows
 from dbt.adapters.iceberg_stream.tables.files.temporary_folder import TemporaryFolder
 from dbt.adapters.iceberg_stream.tables.keys.codes import Codes, mix
 
@@ -151,7 +152,7 @@ def _partition_of(codes: Codes, count: int) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def _row_set(parts: Sequence[pa.Table], schema: pa.Schema) -> RowSet:
-    rows = pa.concat_tables(parts) if parts else schema.empty_table()
+    rows = pa.concat_tables(parts) if parts else no_rows(schema)
     with ThreadPoolExecutor(THREADS, thread_name_prefix="diff") as pool:
         columns = list(pool.map(flat, rows.columns))
     return RowSet(np.asarray(columns[-1]), columns[:-1])

@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import LongType, NestedField, StructType, UUIDType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
@@ -244,3 +244,15 @@ def test_columns_with_defaults(lake: IcebergCatalog) -> None:
     evolve(lake, schema=Schema(*SCHEMA.fields, new, schema_id=1))
     assert merge(lake) is not None
     assert {row["y"] for row in lake.table(("s", "t")).scan().to_arrow().to_pylist()} == {7}
+
+
+def test_nested_uuids(lake: IcebergCatalog) -> None:
+    inner = StructType(NestedField(4, "u", UUIDType(), required=False))
+    make_table(lake, 3, Schema(*SCHEMA.fields, NestedField(3, "s", inner, required=False)))
+    ids = pa.array([bytes(15) + b"a", None], pa.binary(16)).cast(pa.uuid())
+    for number in range(8):
+        structs = pa.StructArray.from_arrays([ids], ["u"], mask=pa.array([False, number < 4]))
+        insert(lake, pa.table({"id": [number, -number], "x": ["a", "b"], "s": structs}))
+    assert merge(lake) is not None
+    found = lake.table(("s", "t")).scan().to_arrow()
+    assert (found.num_rows, found["s"].null_count) == (16, 4)

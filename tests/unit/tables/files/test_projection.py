@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
+    BooleanType,
     DateType,
+    DecimalType,
     DoubleType,
     FloatType,
     IcebergType,
@@ -26,10 +28,11 @@ from pyiceberg.types import (
     StringType,
     StructType,
     TimestampType,
+    UUIDType,
 )
 
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
-from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
+from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform
 from dbt.adapters.iceberg_stream.tables.files.reader import read_rows
 
 WIDER: dict[type[IcebergType], IcebergType] = {
@@ -162,6 +165,38 @@ def test_random_evolutions(tmp_path: Path, seed: int) -> None:
     found.validate(full=True)
     actual = [{name: plain(found[name][n]) for name in schema.names} for n in range(20)]
     assert actual == [expected(row, before, now) for row in rows]
+
+
+def test_required_fields_of_absent_structs(tmp_path: Path) -> None:
+    """They are written again, whatever their type: Parquet's writer refuses nulls there."""
+    kinds: list[IcebergType] = [
+        *(LongType(), StringType(), DateType(), UUIDType(), BooleanType(), DecimalType(9, 2)),
+        ListType(20, LongType(), element_required=True),
+        MapType(21, StringType(), 22, LongType(), value_required=False),
+        StructType(NestedField(23, "y", StringType(), required=True)),
+    ]
+    inner = [
+        NestedField(30 + number, f"f{number}", kind, required=True)
+        for number, kind in enumerate(kinds)
+    ]
+    absent = Schema(NestedField(1, "s", StructType(*inner), required=False))
+    stored = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "9"})])
+    old, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
+    pq.write_table(pa.table([[1, 2]], schema=stored), old)
+    with pq.ParquetFile(old) as parquet:
+        rows = read_rows(parquet, file_schema(absent))
+    pq.write_table(rows, new)
+    # A further field, so that the structs are made anew.
+    more = Schema(
+        NestedField(1, "s", StructType(*inner, NestedField(40, "z", LongType())), required=False)
+    )
+    with pq.ParquetFile(new) as parquet:
+        again = read_rows(parquet, file_schema(more))
+    pq.write_table(again, old)
+    with pq.ParquetFile(old) as parquet:
+        assert read_rows(parquet, file_schema(more)).to_pylist() == [{"s": None}] * 2
+    conformed = conform(pa.record_batch([pa.nulls(2)], ["s"]), file_schema(more))
+    pq.write_table(pa.Table.from_batches([conformed]), new)
 
 
 def test_required_fields(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def _column(arrays: Mapping[str, pa.Array], field: pa.Field, column: str, length
         return _child(arrays[field.name], field, column)
     if not field.nullable:
         raise ColumnError(column, "is missing, but the table requires it")
-    return pa.nulls(length, field.type)
+    return nulls(length, field.type)
 
 
 def _child(array: pa.Array, field: pa.Field, column: str) -> pa.Array:
@@ -130,7 +130,7 @@ def convert_values(array: pa.Array, target: pa.DataType, column: str) -> pa.Arra
         return array
     array = _decoded(array, column)
     if pa.types.is_null(array.type):
-        return pa.nulls(len(array), target)
+        return nulls(len(array), target)
     return _leaf(array, target, column)
 
 
@@ -175,6 +175,23 @@ def _map(array: pa.MapArray, target: pa.MapType, column: str) -> pa.Array:
     return pa.MapArray.from_arrays(
         list_offsets(listed), keys, values, type=target, mask=null_mask(array)
     )
+
+
+def nulls(length: int, kind: pa.DataType) -> pa.Array:
+    """Return an array of nulls, in which required fields of structs have some value.
+
+    Args:
+        length: of the array.
+        kind: its type.
+    """
+    if not pa.types.is_struct(kind):
+        return pa.nulls(length, kind)
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    children = [
+        nulls(length, field.type) if field.nullable else without_nulls(nulls(length, field.type))
+        for field in fields
+    ]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=pa.repeat(True, length))
 
 
 def without_nulls(array: pa.Array) -> pa.Array:

@@ -45,8 +45,10 @@ WHOLE_NUMBERS: dict[type[iceberg.IcebergType], str] = {
         "<q",
     ),
 }
-COUNTS = MetricsMode(MetricModeTypes.COUNTS)
-UNKNOWN = StatisticsCollector(-1, LongType(), MetricsMode(MetricModeTypes.NONE), "")
+COUNTS, NO_STATISTICS = (
+    MetricsMode(mode) for mode in (MetricModeTypes.COUNTS, MetricModeTypes.NONE)
+)
+UNKNOWN = StatisticsCollector(-1, LongType(), NO_STATISTICS, "")
 WITH_BOUNDS = (MetricModeTypes.TRUNCATE, MetricModeTypes.FULL)
 BEFORE_SURROGATES, BEHIND_SURROGATES = "\ud7ff", "\ue000"
 COLUMN_METRICS = (
@@ -81,10 +83,13 @@ class Describer:
     @cached_property
     def _plan(self) -> dict[int, Any]:
         """Statistics of each column that PyIceberg computes; see `_whole_numbers` for others."""
-        return {
-            key: replace(column, mode=COUNTS) if key in self._whole_numbers else column
-            for key, column in self._configured.items()
-        }
+        plan = dict(self._configured)
+        for key, column in plan.items():
+            if key in self._whole_numbers:
+                plan[key] = replace(column, mode=COUNTS)
+            elif isinstance(column.iceberg_type, iceberg.UUIDType):
+                plan[key] = replace(column, mode=NO_STATISTICS)  # files have none
+        return plan
 
     @cached_property
     def _configured(self) -> dict[int, Any]:

@@ -60,6 +60,7 @@ class ParquetOptions:
             "use_dictionary": [*(repeating_columns(rows) if columns is None else columns)],
             "store_decimal_as_integer": True,
             "store_schema": False,
+            "write_statistics": [*_columns_with_statistics(rows.schema)],
             "version": "2.6",
         }
 
@@ -189,6 +190,18 @@ class RollingWriter:
         self._writer = pq.ParquetWriter(self._sink, self.schema, **self.options.arguments(rows))
 
 
+def _columns_with_statistics(schema: pa.Schema) -> Iterator[str]:
+    """Yield the paths of the columns that have statistics, and bounds in manifests: no UUIDs.
+
+    Iceberg Java (1.12) compares UUIDs in another order than the specification's, and so Spark would
+    skip files and row groups that have the rows.
+    """
+    for column in schema:
+        for path, kind in _leaves(column):
+            if kind != pa.uuid():
+                yield path
+
+
 def repeating_columns(rows: pa.Table) -> Iterator[str]:
     """Yield the paths of the columns that are written with a dictionary.
 
@@ -204,7 +217,7 @@ def repeating_columns(rows: pa.Table) -> Iterator[str]:
     sample = pa.concat_tables(slices) if slices else rows
     for name, column in zip(rows.column_names, sample.columns, strict=True):
         if pa.types.is_nested(column.type):
-            yield from _leaf_paths(rows.schema.field(name))
+            yield from (path for path, _ in _leaves(rows.schema.field(name)))
         elif _repeats(column, count / max(1, sample.num_rows)):
             yield name
 
@@ -216,25 +229,26 @@ def _repeats(sample: pa.ChunkedArray, factor: float) -> bool:
     """
     values = sample.drop_null()
     if isinstance(values.type, pa.BaseExtensionType):
-        values = pa.chunked_array([chunk.storage for chunk in values.chunks])
+        chunks = [chunk.storage for chunk in values.chunks]
+        values = pa.chunked_array(chunks, values.type.storage_type)
     repeats = len(values) - pc.count_distinct(values).as_py()
     # Of n values, a sample of s has about s * s / 2n that are there already.
     return bool(len(values) <= max(2.0, factor) * repeats)
 
 
-def _leaf_paths(field: pa.Field, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of a field's columns in files, as PyArrow names them."""
+def _leaves(field: pa.Field, prefix: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    """Yield the paths of a field's columns in files, as PyArrow names them, and their types."""
     kind, path = field.type, prefix + field.name
     if pa.types.is_struct(kind):
         for index in range(kind.num_fields):
-            yield from _leaf_paths(kind.field(index), f"{path}.")
+            yield from _leaves(kind.field(index), f"{path}.")
     elif pa.types.is_map(kind):
-        yield from _leaf_paths(kind.key_field.with_name("key"), f"{path}.key_value.")
-        yield from _leaf_paths(kind.item_field.with_name("value"), f"{path}.key_value.")
+        yield from _leaves(kind.key_field.with_name("key"), f"{path}.key_value.")
+        yield from _leaves(kind.item_field.with_name("value"), f"{path}.key_value.")
     elif pa.types.is_nested(kind):
-        yield from _leaf_paths(kind.value_field.with_name("element"), f"{path}.list.")
+        yield from _leaves(kind.value_field.with_name("element"), f"{path}.list.")
     else:
-        yield path
+        yield path, kind
 
 
 def writer_beside(

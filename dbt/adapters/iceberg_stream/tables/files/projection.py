@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.tables.files.casting import (
     convert_values,
     list_offsets,
     null_mask,
+    nulls,
     without_nulls,
 )
 from dbt.adapters.iceberg_stream.tables.files.field_ids import DEFAULT, field_id
@@ -138,7 +139,7 @@ def _absent(field: pa.Field, length: int) -> pa.Array:
     """Return the values of a field in rows that are older than it."""
     encoded = (field.metadata or {}).get(DEFAULT)
     if encoded is None:
-        return pa.nulls(length, field.type)
+        return nulls(length, field.type)
     stream = pa.ipc.open_stream(base64.b64decode(encoded))
     default = stream.read_next_batch().column(0)[0]
     return pa.repeat(default, length).cast(field.type)
@@ -151,8 +152,8 @@ def _required(values: pa.Array, field: pa.Field, absent: pa.Array | None = None)
     """
     if field.nullable or not values.null_count:
         return values
-    nulls = values.is_null() if absent is None else pc.and_not(values.is_null(), absent)
-    if pc.any(nulls).as_py():
+    missing = values.is_null() if absent is None else pc.and_not(values.is_null(), absent)
+    if pc.any(missing).as_py():
         raise ColumnError(field.name, "is missing or null in a file, but the table requires it")
     return without_nulls(values)
 

@@ -148,7 +148,7 @@ def _source_rows(
     inserts = [pa.array([], pa.bool_())] if INSERTS in source.names else []
     count = size = 0
     # Types are checked also if there are no rows, as Spark does.
-    for batch in itertools.chain([pa.RecordBatch.from_pylist([], source)], stream):
+    for batch in itertools.chain([_no_rows(source)], stream):
         count, size = count + batch.num_rows, size + batch.nbytes
         if count > MOST_SOURCE_ROWS:
             raise NotByRewriting(f"the source has over {MOST_SOURCE_ROWS:,} rows")
@@ -185,3 +185,7 @@ def _lacked_field(actual: pa.DataType, expected: pa.DataType) -> str | None:
 
 def _fields(nested: pa.DataType) -> list[pa.Field]:
     return [nested.field(number) for number in range(nested.num_fields)]
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.record_batch([pa.nulls(0, field.type) for field in schema], schema=schema)
