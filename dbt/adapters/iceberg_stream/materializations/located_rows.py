@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.located import (
     FILE,
     INSERTS,
+    MAY_UPDATE,
     POS,
     UPDATES,
     Locate,
@@ -27,16 +28,17 @@ from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 
 
 def source_query(staging: BaseRelation, plan: Mapping[str, Any]) -> str:
-    """Return the query of a merge's source, with INSERTS if a condition decides about inserts.
+    """Return the query of a merge's source, with flags if conditions decide about its rows.
 
     Args:
         staging: the new rows.
         plan: the plan of the macro `get_plan`.
     """
-    if not (condition := plan.get("insert_when")):
+    flags = {INSERTS: plan.get("insert_when"), MAY_UPDATE: plan.get("matched_source_when")}
+    columns = [f"coalesce({sql}, false) as {name}" for name, sql in flags.items() if sql]
+    if not columns:
         return f"select * from {staging}"
-    flag = f"coalesce({condition}, false) as {INSERTS}"
-    return f"select *, {flag} from {staging} as {plan['source']}"
+    return f"select *, {', '.join(columns)} from {staging} as {plan['source']}"
 
 
 def locator(

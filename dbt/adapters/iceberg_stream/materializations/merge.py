@@ -80,7 +80,8 @@ def merge_by_rewrite(
         return _run_by_spark(OUT_OF_REACH)
     merge_plan = plan_of(context, metadata, plan, options)
     locate, by_sql = None, sql_options(options) or plan.get("matched_when")
-    if by_sql and merge_plan.condition is None and "range" not in plan:
+    is_decided = merge_plan.condition is not None or merge_plan.updates_if is not None
+    if by_sql and not is_decided and "range" not in plan:
         locate = locator(context, relation, staging, plan, merge_plan.deletes)
     query = source_query(staging, plan)
     result = _merge_query(context, relation, merge_plan, options, query, locate)

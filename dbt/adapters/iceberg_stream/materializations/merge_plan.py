@@ -69,12 +69,17 @@ def plan_of(
         options: the model's config.
     """
     of_table, deletes = TableColumns(metadata), _deletes(plan, options)
+    updates_if = None
+    if "matched_target_when" in plan:
+        updates_if = _parsed(context, of_table, plan, [plan["matched_target_when"]])
     return MergePlan(
         of_table.keys(plan["unique_key"]),
         tuple(of_table.spelling(column.name) for column in plan["updated"]),
         bool(plan["inserts"]),
         deletes,
         None if deletes is Deletes.UNMATCHED else _condition(context, of_table, plan, options),
+        updates_if,
+        bool(plan.get("has_new_keys")),
     )
 
 
@@ -98,6 +103,15 @@ def _condition(
     others = set(sql_options(options)) - set(PREDICATES)
     if not predicates or others or plan.get("matched_when"):
         return None
+    return _parsed(context, of_table, plan, predicates)
+
+
+def _parsed(
+    context: MaterializationContext,
+    of_table: TableColumns,
+    plan: Mapping[str, Any],
+    predicates: Sequence[str],
+) -> Condition | None:
     from dbt.adapters.iceberg_stream.materializations.row_condition import row_condition
 
     return row_condition(

@@ -32,7 +32,7 @@ from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
 from dbt.adapters.iceberg_stream.tables.files.arrow_types import file_schema
 from dbt.adapters.iceberg_stream.tables.files.data_files import with_lineage
 from dbt.adapters.iceberg_stream.tables.files.deletes import write_equality_deletes
-from dbt.adapters.iceberg_stream.tables.files.reader import OldFile, live_rows
+from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting, OldFile, live_rows
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.merge import engine
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
@@ -336,3 +336,32 @@ def test_more_text_than_an_array_takes(lake: IcebergCatalog, key: str) -> None:
         {},
     )
     assert result.spark_because == f"file://{path} has over 2 GiB of text in one column"
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+def test_only_some_matches_are_updated(lake: IcebergCatalog, mode: str) -> None:
+    """As in a snapshot: rows of the source end current versions, or are new ones."""
+    make_table(lake)
+    insert(lake, pa.table({"id": [1, 2, 3], "x": [None, "ended", None]}))
+    source = pa.table({"id": [1, 2, 3, 4, 5], "x": ["now"] * 5})
+    may_update, inserts = pa.array([True, True, False, True, False]), pa.array([False] * 4 + [True])
+    plan = MergePlan(
+        ("id",), ("x",), True, updates_if=Comparison("x", "is null"), has_new_keys=True
+    )
+    refuse = lambda _: None  # noqa: E731
+    merged = RewriteMerge(
+        *(lake, NAME, Source(source, plan.keys), plan, refuse, "w", {}),
+        mode=mode,
+        inserts=inserts,
+        may_update=may_update,
+    ).run(load(lake))
+    assert (merged.updated, merged.inserted) == (1, 1)
+    assert rows(lake) == [(1, "now"), (2, "ended"), (3, None), (5, "now")]
+    again = RewriteMerge(
+        *(lake, NAME, Source(source, plan.keys), plan, refuse, "v", {}),
+        mode=mode,
+        inserts=inserts,
+        may_update=may_update,
+    )
+    with pytest.raises(NotByRewriting, match="the table has keys of rows that may be inserted"):
+        again.run(load(lake))

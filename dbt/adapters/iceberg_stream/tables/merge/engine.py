@@ -18,11 +18,14 @@ from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, confor
 from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
-from dbt.adapters.iceberg_stream.tables.merge.located import INSERTS, Locate
+from dbt.adapters.iceberg_stream.tables.merge.located import INSERTS, MAY_UPDATE, Locate
 from dbt.adapters.iceberg_stream.tables.merge.plan import MOST_SOURCE_ROWS, MergePlan, why_spark
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
 from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
+
+# Columns of a source that are not the table's.
+FLAGS = (INSERTS, MAY_UPDATE)
 
 
 class DuplicateKeys(Exception):
@@ -63,8 +66,8 @@ def merge(
         name: namespace and identifier of the table.
         plan: what the merge does.
         options: the model's config.
-        stream: returns the source's rows: their schema first, then batches. A column INSERTS says
-            which of them may be inserted.
+        stream: returns the source's rows: their schema first, then batches. Columns INSERTS and
+            MAY_UPDATE say which of them may be inserted, and which may update their match.
         write_id: id of the write.
         properties: snapshot properties.
         runner: processes files, in threads or in Spark's tasks.
@@ -86,7 +89,7 @@ def merge(
         if because := refuses(base.metadata):
             return MergeResult(spark_because=because)
         schema = _source_schema(plan, WriteTarget.of(base.metadata, base.io).file_schema)
-        rows, inserts = _source_rows(stream(), schema, most_bytes)
+        rows, flags = _source_rows(stream(), schema, most_bytes)
         source = Source(rows, plan.keys)
         if not plan.replaces and source.duplicates():
             raise DuplicateKeys
@@ -104,7 +107,8 @@ def merge(
             branch or MAIN,
             options.get("merge_mode"),
             locate,
-            inserts,
+            flags.get(INSERTS),
+            flags.get(MAY_UPDATE),
             read_check,
         )
         merged = rewrite.run(base)
@@ -126,8 +130,8 @@ def _source_schema(plan: MergePlan, schema: pa.Schema) -> pa.Schema:
 
 def _source_rows(
     stream: Iterator[Any], schema: pa.Schema, most_bytes: int | None
-) -> tuple[pa.Table, pa.BooleanArray | None]:
-    """Read the source's rows with the table's types, and INSERTS.
+) -> tuple[pa.Table, dict[str, pa.BooleanArray]]:
+    """Read the source's rows with the table's types, and those of FLAGS that it has.
 
     Raises:
         NotByRewriting: there are too many.
@@ -145,7 +149,7 @@ def _source_rows(
         )
     target_names = [names[source.names[i].lower()] for i in positions]
     batches: list[pa.RecordBatch] = []
-    inserts = [pa.array([], pa.bool_())] if INSERTS in source.names else []
+    flags = {name: [pa.array([], pa.bool_())] for name in FLAGS if name in source.names}
     count = size = 0
     # Types are checked also if there are no rows, as Spark does.
     for batch in itertools.chain([_no_rows(source)], stream):
@@ -154,11 +158,12 @@ def _source_rows(
             raise NotByRewriting(f"the source has over {MOST_SOURCE_ROWS:,} rows")
         if most_bytes is not None and size > most_bytes:
             raise NotByRewriting(f"the source has over {most_bytes >> 20} MiB")
-        if inserts:
-            inserts.append(batch.column(source.get_field_index(INSERTS)))
+        for name, parts in flags.items():
+            parts.append(batch.column(source.get_field_index(name)))
         columns = [batch.column(i) for i in positions]
         batches.append(conform(pa.RecordBatch.from_arrays(columns, target_names), schema))
-    return pa.Table.from_batches(batches, schema), pa.concat_arrays(inserts) if inserts else None
+    found = {name: pa.concat_arrays(parts) for name, parts in flags.items()}
+    return pa.Table.from_batches(batches, schema), found
 
 
 def _require_fields(actual: pa.DataType, column: pa.Field) -> None:

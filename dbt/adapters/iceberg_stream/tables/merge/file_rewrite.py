@@ -103,6 +103,7 @@ class FileRewrite:
         in_place: whether files are rewritten; if not, changed rows are deleted by position, and
             their new versions go to other files.
         condition: on the file's rows, without which they have no match; None for none.
+        updates_if: on the file's rows, without which they are not updated; None for none.
     """
 
     filesystem: fs.FileSystem
@@ -115,6 +116,7 @@ class FileRewrite:
     moved_by: Sequence[str] = ()
     in_place: bool = True
     condition: Condition | None = None
+    updates_if: Condition | None = None
 
     def run(self, file: OldFile) -> FileChange:
         """Match a file's rows with the source, and rewrite the file if one of them changes.
@@ -146,26 +148,33 @@ class FileRewrite:
         count = parquet.metadata.num_rows
         if file.is_located:
             matches, gone = Matches(file.in_file, file.in_source), file.gone
+            updates = matches
         elif self.deletes is Deletes.SATISFYING:
-            matches, gone = NO_MATCHES, self._satisfying(parquet, file)
+            updates = matches = NO_MATCHES
+            gone = self._satisfying(parquet, file)
         else:
-            matches = without(self._matches(parquet, source), file.dead)
+            matches, updates = (without(each, file.dead) for each in self._matches(parquet, source))
             gone = self._deleted(count, file, matches)
         gone_and_dead = pa.concat_arrays([file.dead, gone])
         read: dict[int, pa.Table] = {}
         nothing_left = len(gone_and_dead) == count
-        if nothing_left or not (len(gone) or self._changes_any(parquet, matches, read)):
+        if nothing_left or not (len(gone) or self._changes_any(parquet, updates, read)):
             return FileChange(file.location, matches.in_source, deleted=len(gone))
-        return self._apply(parquet, file, matches, gone_and_dead, len(gone), read)
+        change = self._apply(parquet, file, updates, gone_and_dead, len(gone), read)
+        return replace(change, matched=matches.in_source)
 
-    def _matches(self, parquet: pq.ParquetFile, source: Source) -> Matches:
-        """Match a file's rows with the source."""
-        if self.condition is None:
-            return source.match(read_rows(parquet, self._only(source.keys)))
-        names = dict.fromkeys([*source.keys, *self.condition.columns])
-        rows = read_rows(parquet, self._only([*names]))
+    def _matches(self, parquet: pq.ParquetFile, source: Source) -> tuple[Matches, Matches]:
+        """Match a file's rows with the source; return also which matches may be updated."""
+        conditions = [each for each in (self.condition, self.updates_if) if each is not None]
+        others = [name for condition in conditions for name in condition.columns]
+        rows = read_rows(parquet, self._only([*dict.fromkeys([*source.keys, *others])]))
         matches = source.match(rows.select(source.keys))
-        return matches.only(self.condition.holds(rows.take(matches.in_file)).fill_null(False))
+        if self.condition is not None:
+            matches = _satisfying(matches, rows, self.condition)
+        updates = source.that_may_update(matches)
+        if self.updates_if is not None:
+            updates = _satisfying(updates, rows, self.updates_if)
+        return matches, updates
 
     def _satisfying(self, parquet: pq.ParquetFile, file: OldFile) -> pa.Int64Array:
         """Return the positions of the rows for which the condition holds."""
@@ -299,6 +308,10 @@ class FileRewrite:
             # It stays one file, even if that becomes somewhat larger than the target size.
             writer.write(rows, may_roll=False)
         return len(changes), gone, moved
+
+
+def _satisfying(matches: Matches, rows: pa.Table, condition: Condition) -> Matches:
+    return matches.only(condition.holds(rows.take(matches.in_file)).fill_null(False))
 
 
 NO_MATCHES = Matches(NO_ROWS, NO_ROWS)

@@ -17,8 +17,8 @@ from dbt.adapters.iceberg_stream.tables.merge.rows import Source
 # Columns of the table and its source may have any other name.
 _SUFFIX = token_hex(8)
 FILE, POS, UPDATES = (f"__dbt_{name}_{_SUFFIX}" for name in ("file", "pos", "updates"))
-# In the source: whether a row may be inserted.
-INSERTS = f"__dbt_inserts_{_SUFFIX}"
+# In the source: whether a row may be inserted, and whether its match may be updated.
+INSERTS, MAY_UPDATE = (f"__dbt_{name}_{_SUFFIX}" for name in ("inserts", "may_update"))
 NO_FILES = pa.schema([(FILE, pa.string()), (POS, pa.int64())]).empty_table()
 
 

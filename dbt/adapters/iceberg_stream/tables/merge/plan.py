@@ -38,6 +38,8 @@ class MergePlan:
         deletes: which rows of the table are deleted instead of updated.
         condition: on the table's rows, without which none of them matches, or is deleted; None for
             none.
+        updates_if: on the table's rows, without which a match is not updated; None for none.
+        has_new_keys: whether no row that may be inserted has a match.
     """
 
     keys: tuple[str, ...]
@@ -45,6 +47,8 @@ class MergePlan:
     inserts: bool
     deletes: Deletes = Deletes.NONE
     condition: Condition | None = None
+    updates_if: Condition | None = None
+    has_new_keys: bool = False
 
     @property
     def replaces(self) -> bool:
@@ -79,7 +83,8 @@ def why_spark(
     for name in plan.keys:
         if str(types.get(name)).split("(")[0] not in KEY_TYPES:
             return f"the key {name} is {spark_type(types[name]) if name in types else 'nested'}"
-    for name in (*plan.updates, *(plan.condition.columns if plan.condition else ())):
+    conditions = [each for each in (plan.condition, plan.updates_if) if each is not None]
+    for name in (*plan.updates, *(name for each in conditions for name in each.columns)):
         if name not in types:
             return f"the table has no column {name}"
     return None

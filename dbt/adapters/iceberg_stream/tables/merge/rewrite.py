@@ -113,6 +113,7 @@ class RewriteMerge:
         mode: `merge_mode` of the model; None for the table's.
         locate: locates rows where SQL conditions decide; None to match the keys.
         inserts: which of the source's rows may be inserted; None for all.
+        may_update: which of the source's rows may update their match; None for all.
         read_check: whether the source's rows may be merged after commits of other writers; None
             if they are computed from no table.
         rewrites: number of files that were rewritten, or got deletes, in all attempts.
@@ -130,6 +131,7 @@ class RewriteMerge:
     mode: str | None = None
     locate: Locate | None = None
     inserts: pa.BooleanArray | None = None
+    may_update: pa.BooleanArray | None = None
     read_check: ReadCheck | None = None
     rewrites: int = 0
     _attempt: int = 0
@@ -299,6 +301,7 @@ class RewriteMerge:
             sorted(partition_columns(metadata) & set(self.plan.updates)),
             merges_in_place(self.mode, metadata),
             self.plan.condition,
+            self.plan.updates_if,
         )
 
     @cached_property
@@ -308,9 +311,9 @@ class RewriteMerge:
         rows = self.source.rows.select(names)
         if self.plan.replaces:
             rows = distinct(rows)
-        elif len(names) == self.source.rows.num_columns:
+        elif len(names) == self.source.rows.num_columns and self.may_update is None:
             return self.source
-        return Source(rows, self.plan.keys)
+        return Source(rows, self.plan.keys, self.may_update)
 
     @contextmanager
     def _remove_on_error(self, base: LoadedTable) -> Iterator[None]:
@@ -419,7 +422,10 @@ class RewriteMerge:
         inserted = self.source.rows.slice(0, 0)
         if self.plan.inserts:
             matched = [result.matched for result in results if not self.plan.replaces]
-            inserted = self._unmatched(matched if located is None else [located.matched])
+            matched = matched if located is None else [located.matched]
+            if self.plan.has_new_keys and self.inserts is not None:
+                _require_new_keys(self.inserts, matched)
+            inserted = self._unmatched(matched)
         if not moved and not inserted.num_rows:
             return 0
         if moved:
@@ -471,3 +477,8 @@ def _require_same_columns(before: Metadata, now: Metadata) -> None:
     """
     if before["current-schema-id"] != now["current-schema-id"]:
         raise NotByRewriting("another writer has changed the columns while the merge ran")
+
+
+def _require_new_keys(inserts: pa.BooleanArray, matched: Sequence[pa.Int64Array]) -> None:
+    if any(pc.any(inserts.take(positions)).as_py() for positions in matched):
+        raise NotByRewriting("the table has keys of rows that may be inserted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,18 +49,33 @@ class Source:
     Args:
         rows: the rows.
         keys: names of the key columns.
+        may_update: which rows may update their match; None for all.
     """
 
-    def __init__(self, rows: pa.Table, keys: Sequence[str]) -> None:
+    def __init__(
+        self, rows: pa.Table, keys: Sequence[str], may_update: pa.BooleanArray | None = None
+    ) -> None:
         self.rows = rows.combine_chunks()
         self.keys = list(keys)
+        self._may_update = may_update
         self._first = _stored(self.rows[self.keys[0]])
         is_single = len(self.keys) == 1 and not pa.types.is_nested(self._first.type)
         self._numbered = None if is_single else _numbered(self.rows, self.keys, AT)
+        self._most_distinct = self.keys[0] if is_single else _most_distinct(self.rows, self.keys)
 
-    def __reduce__(self) -> tuple[type[Source], tuple[pa.Table, list[str]]]:
+    def __reduce__(self) -> tuple[type[Source], tuple[Any, ...]]:
         """Pickle the rows only; the receiver builds the index again."""
-        return Source, (self.rows, self.keys)
+        return Source, (self.rows, self.keys, self._may_update)
+
+    def that_may_update(self, matches: Matches) -> Matches:
+        """Return the matches with rows that may update them.
+
+        Args:
+            matches: pairs of a file's and the source's rows.
+        """
+        if self._may_update is None:
+            return matches
+        return matches.only(self._may_update.take(matches.in_source))
 
     def duplicates(self) -> int:
         """Return how many rows are not the first of their key."""
@@ -82,9 +98,14 @@ class Source:
             return Matches(pc.indices_nonzero(is_match).cast(pa.int64()), in_source)
         names = list(_key_names(self.keys))
         numbered = self._numbered if near is None else self._numbered.take(near)
-        joined = _numbered(keys, self.keys, ROW).join(numbered, names, join_type="inner")
-        joined = joined.sort_by(ROW)
-        return Matches(joined[ROW].combine_chunks(), joined[AT].combine_chunks())
+        # A join hashes all rows: first those are left out whose most distinct key has no match.
+        name = self._most_distinct
+        is_possible = pc.is_in(_stored(keys[name]), value_set=_stored(self.rows[name]))
+        possible = pc.indices_nonzero(is_possible)
+        rows = _numbered(keys.take(possible), self.keys, ROW)
+        joined = rows.join(numbered, names, join_type="inner").sort_by(ROW)
+        in_file = possible.cast(pa.int64()).take(joined[ROW].combine_chunks())
+        return Matches(in_file, joined[AT].combine_chunks())
 
     def _near(self, first: pa.Array) -> pa.Int64Array | None:
         """Return the positions of rows that may match a file's, by the first key; None for all.
@@ -100,6 +121,11 @@ class Source:
         )
         positions = pc.indices_nonzero(pc.fill_null(inside, first.null_count > 0))
         return positions.cast(pa.int64()) if 2 * len(positions) < len(self._first) else None
+
+
+def _most_distinct(rows: pa.Table, keys: Sequence[str]) -> str:
+    """Return the name of the key column with the most different values."""
+    return max(keys, key=lambda name: pc.count_distinct(_stored(rows[name])).as_py())
 
 
 def distinct(rows: pa.Table) -> pa.Table:

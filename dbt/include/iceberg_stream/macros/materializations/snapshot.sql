@@ -61,15 +61,12 @@
   {%- endfor -%}
   {%- set merge = snapshot_merge_sql(target=relation, source=staging, insert_cols=names) -%}
   {%- set own = iceberg_stream__get_own_macro([snapshot_merge_sql, adapter.dispatch('snapshot_merge_sql', 'dbt')]) -%}
-  {%- set found = run_query(iceberg_stream__get_snapshot_counts_sql(relation, staging, columns, strategy)).rows[0] -%}
+  {%- set found = run_query(iceberg_stream__get_snapshot_counts_sql(staging, columns, strategy)).rows[0] -%}
   {%- if found[0] > 0 and not own -%}
     {% do iceberg_stream__raise_duplicate_versions(staging, columns, strategy) %}
   {%- endif -%}
   {%- if found[1] > 0 and not own -%}
     {% do iceberg_stream__raise_duplicate_rows(staging, columns, strategy) %}
-  {%- endif -%}
-  {%- if found[3] > 0 -%}
-    {% do adapter.stage_rows(staging, iceberg_stream__get_unused_ids_sql(relation, staging, columns)) %}
   {%- endif -%}
   {%- if found[2] == 0 -%}
     {% call noop_statement('main', 'MERGE 0 rows', 'MERGE', 0) -%}
@@ -78,6 +75,12 @@
   {%- else -%}
     {%- set plan = iceberg_stream__get_snapshot_plan(relation, columns) -%}
     {%- set rewritten = adapter.merge_by_rewrite(relation, staging, plan, model) if not own -%}
+    {#- A merge by rewriting notices ids of older versions itself. #}
+    {%- if not (rewritten and rewritten.merge_engine == 'rewrite')
+        and run_query(iceberg_stream__get_used_ids_sql(relation, staging, columns)).rows -%}
+      {% do adapter.stage_rows(staging, iceberg_stream__get_unused_ids_sql(relation, staging, columns)) %}
+      {%- set rewritten = adapter.merge_by_rewrite(relation, staging, plan, model) if not own -%}
+    {%- endif -%}
     {% do iceberg_stream__run_merge(merge, rewritten) %}
   {%- endif -%}
   {% do adapter.drop_relation(staging) %}
@@ -85,29 +88,29 @@
 
 {#- The third column is the number of changes. The first one is that of changes beyond the first that end one version:
     its key occurs twice in the query or among the current versions. The second one is that of new current versions of a
-    key beyond its first. The last one is that of ids of older versions that new ones would have. -#}
-{% macro iceberg_stream__get_snapshot_counts_sql(target, staging, names, strategy) -%}
+    key beyond its first. -#}
+{% macro iceberg_stream__get_snapshot_counts_sql(staging, names, strategy) -%}
   {%- set ends = "dbt_change_type in ('update', 'delete')" -%}
   {%- set begins = iceberg_stream__get_is_new_version_sql(names) -%}
   {%- set keys = iceberg_stream__get_unique_key_names(strategy.unique_key) -%}
   select
     count_if({{ ends }}) - count(distinct if({{ ends }}, struct({{ names.dbt_scd_id }}, {{ keys | join(', ') }}), null)),
     count_if({{ begins }}) - count(distinct if({{ begins }}, struct({{ keys | join(', ') }}), null)),
-    count(*),
-    (select count(*) from {{ target.render() }} where {{ iceberg_stream__get_is_used_id_sql(staging, names) }})
+    count(*)
   from {{ staging.render() }}
 {%- endmacro %}
 
-{% macro iceberg_stream__get_is_used_id_sql(staging, names) -%}
-  {{ names.dbt_scd_id }} in (select {{ names.dbt_scd_id }} from {{ staging.render() }} where dbt_change_type = 'insert')
+{#- The ids of the table that new versions would have as well. -#}
+{% macro iceberg_stream__get_used_ids_sql(target, staging, names) -%}
+  select distinct {{ names.dbt_scd_id }} as __dbt_used_id from {{ target.render() }} where {{ names.dbt_scd_id }} in
+    (select {{ names.dbt_scd_id }} from {{ staging.render() }} where dbt_change_type = 'insert')
 {%- endmacro %}
 
 {#- A row that comes back with an earlier `updated_at` needs an id of its own: the merge finds rows by it. -#}
 {% macro iceberg_stream__get_unused_ids_sql(target, staging, names) -%}
   {%- set id = names.dbt_scd_id -%}
   with used_ids as (
-    select distinct {{ id }} as __dbt_used_id from {{ target.render() }}
-    where {{ iceberg_stream__get_is_used_id_sql(staging, names) }}
+    {{ iceberg_stream__get_used_ids_sql(target, staging, names) }}
   )
   select
     {%- for column in adapter.get_columns_in_relation(staging) %}
@@ -155,8 +158,10 @@
   {%- set columns = adapter.get_columns_in_relation(target) -%}
   {%- set existing = columns | map(attribute='name') | map('lower') | list -%}
   {%- set key_names = iceberg_stream__get_unique_key_names(config.get('unique_key')) -%}
+  {%- set merged_by = [names.dbt_scd_id] -%}
   {%- for key in iceberg_stream__get_key_list(config.get('unique_key')) -%}
     {%- if key | replace('`', '') | lower in existing -%}
+      {%- do merged_by.append(key) -%}
       {%- do on.append(
           'DBT_INTERNAL_SOURCE.' ~ key_names[loop.index0] ~ ' <=> DBT_INTERNAL_DEST.' ~ iceberg_stream__quote_key(key)) -%}
     {%- endif -%}
@@ -168,13 +173,17 @@
   {%- endfor -%}
   {%- set current = adapter.as_operand(config.get('dbt_valid_to_current')) -%}
   {%- set is_current = valid_to ~ ' is null' ~ (' or ' ~ valid_to ~ ' = ' ~ current if current else '') -%}
+  {%- set changes = "DBT_INTERNAL_SOURCE.dbt_change_type in ('update', 'delete')" -%}
   {{ return({
-      'unique_key': names.dbt_scd_id,
+      'unique_key': merged_by,
+      'has_new_keys': true,
       'target': 'DBT_INTERNAL_DEST',
       'source': 'DBT_INTERNAL_SOURCE',
       'on': on | join(' and '),
       'updated': updated,
-      'matched_when': '(' ~ is_current ~ ") and DBT_INTERNAL_SOURCE.dbt_change_type in ('update', 'delete')",
+      'matched_when': '(' ~ is_current ~ ') and ' ~ changes,
+      'matched_target_when': is_current,
+      'matched_source_when': changes,
       'inserts': true,
       'insert_when': "DBT_INTERNAL_SOURCE.dbt_change_type = 'insert'",
   }) }}

@@ -56,7 +56,7 @@
       {%- endfor %}
       {%- if records_deletes %}
       {%- for column in columns if column.name | lower in existing %}
-      snapshotted_data.{{ column.quoted }} as __dbt_old_column_{{ loop.index }},
+      snapshotted_data.{{ column.quoted }} as {{ iceberg_stream__get_old_name(column) }},
       {%- endfor %}
       {%- endif %}
       snapshotted_data.{{ names.dbt_valid_to }} as __dbt_old_until,
@@ -80,11 +80,13 @@
     {%- for key in keys %}
     if(__dbt_change = 'insert', {{ key }}, __dbt_old_{{ key }}) as {{ key }},
     {%- endfor %}
-    {%- set number = namespace(of_old=0) %}
     {%- for column in columns %}
-    {%- if records_deletes and column.name | lower in existing %}
-    {%- set number.of_old = number.of_old + 1 %}
-    if(__dbt_change = 'deletion', __dbt_old_column_{{ number.of_old }}, {{ column.quoted }}) as {{ column.quoted }},
+    {%- set of_key = iceberg_stream__get_key_name(strategy.unique_key, column.name) %}
+    {%- if of_key %}
+    {#- The merge finds rows by it. #}
+    if(__dbt_change = 'insert', {{ column.quoted }}, __dbt_old_{{ of_key }}) as {{ column.quoted }},
+    {%- elif records_deletes and column.name | lower in existing %}
+    if(__dbt_change = 'deletion', {{ iceberg_stream__get_old_name(column) }}, {{ column.quoted }}) as {{ column.quoted }},
     {%- else %}
     {{ column.quoted }},
     {%- endif %}
@@ -148,6 +150,19 @@
     {%- do names.append('dbt_unique_key_' ~ loop.index) -%}
   {%- endfor -%}
   {{ return(names) }}
+{% endmacro %}
+
+{% macro iceberg_stream__get_old_name(column) -%}
+  {{ adapter.quote('__dbt_old_column_' ~ column.name) }}
+{%- endmacro %}
+
+{#- What a column of the key is called among the keys; none for other columns. -#}
+{% macro iceberg_stream__get_key_name(unique_key, column) %}
+  {%- for key in iceberg_stream__get_key_list(unique_key) -%}
+    {%- if key | replace('`', '') | lower == column | lower -%}
+      {{ return(iceberg_stream__get_unique_key_names(unique_key)[loop.index0]) }}
+    {%- endif -%}
+  {%- endfor -%}
 {% endmacro %}
 
 {#- The ids of dbt-spark, except that a null and an empty text have different ones. -#}
