@@ -56,7 +56,7 @@ def planning_1m(bench: Bench) -> list[Result]:
     note = (
         f"{bench.size(DAYS) * FILES_OF_A_DAY:,} data files in manifests of "
         f"{DAYS_OF_A_MANIFEST * FILES_OF_A_DAY:,}; {KEYS:,} keys of {len(REAL_DAYS)} days, the "
-        "merge without its commit; memory with it."
+        "merge without its commit."
     )
     seconds, mebibytes = ([values[at] for values in measured] for at in range(2))
     limits = [3.0] * len(seconds), [300.0] * len(seconds)
@@ -124,7 +124,7 @@ def _real_rows(day: int, price: float = 1.0) -> pa.Table:
 
 
 def _merge_in_a_process(folder: Path) -> tuple[float, float]:
-    """Return the seconds before the commit, and the MiB of all over the idle process."""
+    """Return the seconds before the commit, and the MiB over the idle process by then."""
     code = f"from benchmarks.rows.planning import measure; measure({str(folder)!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode:
@@ -142,15 +142,16 @@ def measure(folder: str) -> None:
     rows = rows.take(np.sort(generator.permutation(rows.num_rows)[:KEYS]))
     plan = MergePlan(("day", "id"), ("customer", "price"), True)
     ends: list[float] = []
+    peaks: list[int] = []
 
     def run(rewrite: FileRewrite, files: Sequence[OldFile]) -> Iterator[FileChange]:
         yield from in_threads(rewrite, files)
         ends.append(time.perf_counter())
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
     idle = psutil.Process().memory_info().rss
     begin = time.perf_counter()
     source = lambda: iter([rows.schema, *rows.to_batches()])  # noqa: E731
     merged = merge(lake, NAME, plan, {}, source, uuid.uuid4().hex, {}, run)
     assert merged.outcome is not None, merged
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(ends[-1] - begin, (peak - idle) / 2**20)
+    print(ends[-1] - begin, (peaks[-1] - idle) / 2**20)

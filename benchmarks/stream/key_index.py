@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ import pyarrow as pa
 
 from benchmarks.bench import Bench
 from benchmarks.harness import BenchmarkError, Result
-from dbt.adapters.iceberg_stream.tables.keys.codes import Keys, encode
+from dbt.adapters.iceberg_stream.tables.keys.codes import Keys, Mask, encode
 from dbt.adapters.iceberg_stream.tables.keys.runs import Entries, Run, RunWriter, merge_runs
 
 KEYS, KEYS_OF_A_FILE, LOOKED_UP = 200_000_000, 2_000_000, 100_000
+MERGED = 10
 # Coprime to the number of keys, so that each key is there once, in an order that looks random.
 STEP = 7_919
 
@@ -68,17 +70,31 @@ def measure(folder: str, keys: int, runs: int) -> None:
 
 
 def _build(root: Path, keys: int) -> Run:
-    """Write a sorted run for each file, and merge them."""
-    runs = []
-    for number, begin in enumerate(range(0, keys, KEYS_OF_A_FILE)):
-        positions = np.arange(begin, min(begin + KEYS_OF_A_FILE, keys), dtype=np.int64)
-        writer = RunWriter(root / str(number))
-        writer.append(Entries.of(_encoded(positions * STEP % keys), number, 0))
-        runs.append(writer.close())
-    merged = merge_runs(runs, root / "merged", lambda entries: np.ones(len(entries.rows), np.bool_))
+    """Write a sorted run for each file, and merge ten at a time, as an index does."""
+    runs = [_write(root, number, keys) for number in range(-(-keys // KEYS_OF_A_FILE))]
+    while len(runs) > 1:
+        groups = [runs[begin : begin + MERGED] for begin in range(0, len(runs), MERGED)]
+        runs = [_merge(root / uuid.uuid4().hex, group) for group in groups]
+    return runs[0]
+
+
+def _write(root: Path, number: int, keys: int) -> Run:
+    begin = number * KEYS_OF_A_FILE
+    positions = np.arange(begin, min(begin + KEYS_OF_A_FILE, keys), dtype=np.int64)
+    writer = RunWriter(root / str(number))
+    writer.append(Entries.of(_encoded(positions * STEP % keys), number, 0))
+    return writer.close()
+
+
+def _merge(folder: Path, runs: list[Run]) -> Run:
+    merged = merge_runs(runs, folder, _all)
     for run in runs:
         run.remove()
     return merged
+
+
+def _all(entries: Entries) -> Mask:
+    return np.ones(len(entries.rows), np.bool_)
 
 
 def _encoded(ids: np.ndarray) -> Keys:

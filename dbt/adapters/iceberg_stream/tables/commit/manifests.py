@@ -271,12 +271,19 @@ def read_manifest(
         Entries of all statuses, with sequence numbers and, in format version 3, first row ids.
     """
     entries = []
-    next_row_id = first_row_id(manifest)
+    next_row_id, number = first_row_id(manifest), manifest.sequence_number
+    snapshot_id, spec_id = manifest.added_snapshot_id, manifest.partition_spec_id
     with SameSchemaFile[ManifestEntry](
         io.new_input(manifest.manifest_path), _manifest_reader
     ) as reader:
         for item in reader:
-            _inherit(item, manifest)
+            if item.snapshot_id is None and snapshot_id is not None:
+                item.snapshot_id = snapshot_id
+            if item.sequence_number is None:
+                item.sequence_number = number
+            if item.file_sequence_number is None:
+                item.file_sequence_number = number
+            item.data_file.spec_id = spec_id
             # Only live files get row ids from the manifest (spec, "First Row ID Inheritance").
             is_live = item.status != DELETED
             if next_row_id is not None and is_live and item.data_file[FILE_FIRST_ROW_ID] is None:
@@ -388,16 +395,6 @@ def has_one_order(types: StructType, position: int) -> bool:
     kind = types.fields[position].field_type
     disputed = UnknownType | FloatType | DoubleType | UUIDType
     return isinstance(kind, PrimitiveType) and not isinstance(kind, disputed)
-
-
-def _inherit(item: ManifestEntry, manifest: ManifestFile) -> None:
-    if item.snapshot_id is None and manifest.added_snapshot_id is not None:
-        item.snapshot_id = manifest.added_snapshot_id
-    if item.sequence_number is None:
-        item.sequence_number = manifest.sequence_number
-    if item.file_sequence_number is None:
-        item.file_sequence_number = manifest.sequence_number
-    item.data_file.spec_id = manifest.partition_spec_id
 
 
 def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:

@@ -242,31 +242,33 @@ class PartitionsOfRows:
         self._schema = current_schema(metadata)
         self._of_spec = cache(self._values)
 
-    def _values(self, spec_id: int) -> tuple[StructType, dict[int, set[Any]]]:
+    def _values(self, spec_id: int) -> tuple[StructType, list[tuple[int, set[Any]]]]:
         """Return the types of partition values, and the values of the fields that keys decide."""
         spec = partition_spec(self._metadata, spec_id)
-        return spec.partition_type(self._schema), {
-            position: set(partition_values(self._rows, field, self._schema).unique().to_pylist())
+        types = spec.partition_type(self._schema)
+        return types, [
+            (position, set(partition_values(self._rows, field, self._schema).unique().to_pylist()))
             for position, field in enumerate(spec.fields)
             if self._schema.find_column_name(field.source_id) in self._keys
             and not isinstance(field.transform, VoidTransform)
-        }
+            and has_one_order(types, position)
+        ]
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
         """Return whether a manifest may have files of the partition of some row."""
         types, values = self._of_spec(manifest.partition_spec_id)
         return all(
             may_have_partition(manifest, types, position, field_values)
-            for position, field_values in values.items()
+            for position, field_values in values
         )
 
     def may_be_of(self, file: DataFile) -> bool:
         """Return whether a file is of the partition of some row."""
-        types, values = self._of_spec(file.spec_id)
-        return all(
-            not has_one_order(types, position) or file.partition[position] in field_values
-            for position, field_values in values.items()
-        )
+        partition = file.partition
+        for position, values in self._of_spec(file.spec_id)[1]:
+            if partition[position] not in values:
+                return False
+        return True
 
 
 def _is_text(values: pa.Array) -> bool:
