@@ -38,7 +38,7 @@ POSITION_MASK = np.uint64((1 << 32) - 1)
 NULL = np.uint64(1 << 63)
 CODES, ROWS, OFFSETS, VALUES = "codes", "rows", "offsets", "values"
 # Look-ups between which pages of a large run are given back, and the size of a large run.
-LOOKUPS_AT_ONCE = 8192
+LOOKUPS_AT_ONCE = 1024
 LARGE_BYTES = 32 * 1024 * 1024
 # Entries that are merged at once.
 MERGED_AT_ONCE = 1 << 20
