@@ -16,10 +16,10 @@ from dbt.adapters.iceberg_stream.tables.commit import manifests as under_test
 from dbt.adapters.iceberg_stream.tables.commit.change import append
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     iter_manifests,
-    may_have_partition,
     read_manifest,
     read_manifest_list,
 )
+from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import may_have_partition
 from tests.unit.local_tables import FIELD, commit, data_file, load, make_table
 
 FULL = {

@@ -20,7 +20,6 @@ from cachetools import LRUCache
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
 from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import resolve_reader
-from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
@@ -33,31 +32,26 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    PartitionFieldStats,
     PartitionFieldSummary,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.typedef import Record
 from pyiceberg.types import (
-    DoubleType,
-    FloatType,
     IcebergType,
     IntegerType,
     ListType,
     LongType,
     NestedField,
-    PrimitiveType,
     StructType,
     TimestampNanoType,
     UnknownType,
-    UUIDType,
 )
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.schema_conversion import LOGICAL_FIELD_TYPE_MAPPING
 
 from dbt.adapters.iceberg_stream.tables.commit.avro_files import SameSchemaFile, iceberg_schema
 from dbt.adapters.iceberg_stream.tables.commit.avro_repairs import repair
+from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import summaries
 
 repair()
 ADDED, EXISTING, DELETED = (
@@ -168,7 +162,7 @@ class ManifestWriter:
             added_rows_count=rows[ADDED],
             existing_rows_count=rows[EXISTING],
             deleted_rows_count=rows[DELETED],
-            partitions=_summaries(self.partition, [e.data_file.partition for e in entries]),
+            partitions=summaries(self.partition, [e.data_file.partition for e in entries]),
             key_metadata=None,
             first_row_id=None,
         )
@@ -198,18 +192,6 @@ def entry(
         file_sequence_number=file_sequence_number,
         data_file=file,
     )
-
-
-def _summaries(partition: StructType, values: list[Record]) -> list[PartitionFieldSummary]:
-    """Summarize each partition field's values; readers skip manifests by these summaries."""
-    summaries = []
-    for position, field in enumerate(partition.fields):
-        assert isinstance(field.field_type, PrimitiveType), field
-        statistics = PartitionFieldStats(field.field_type)
-        for value in values:
-            statistics.update(value[position])
-        summaries.append(statistics.to_summary())
-    return summaries
 
 
 def partition_types(
@@ -357,44 +339,6 @@ def _cache_key(manifest: ManifestFile) -> _CacheKey:
     """
     inherited = manifest.sequence_number, manifest.added_snapshot_id, first_row_id(manifest)
     return manifest.manifest_path, manifest.manifest_length, *inherited
-
-
-def may_have_partition(
-    manifest: ManifestFile, types: StructType, position: int, values: Iterable[Any]
-) -> bool:
-    """Return whether a manifest may have files whose partition has one of the values.
-
-    Args:
-        manifest: the manifest list's entry, with its partition summaries.
-        types: types of the partition values of the manifest's spec.
-        position: the partition field's position in the spec, from 0.
-        values: values of the field, as manifests store them.
-    """
-    summaries = manifest.partitions
-    kind = types.fields[position].field_type
-    if not summaries or position >= len(summaries) or not has_one_order(types, position):
-        return True
-    summary = summaries[position]
-    if summary.lower_bound is None or summary.upper_bound is None:
-        return True if summary.contains_nan else bool(summary.contains_null and None in set(values))
-    assert isinstance(kind, PrimitiveType)
-    lower, upper = (from_bytes(kind, bound) for bound in (summary.lower_bound, summary.upper_bound))
-    return any(
-        bool(summary.contains_null) if value is None else lower <= value <= upper
-        for value in values
-    )
-
-
-def has_one_order(types: StructType, position: int) -> bool:
-    """Return whether all writers agree on the order, and the equality, of a partition field.
-
-    Args:
-        types: types of the partition values of a spec.
-        position: the partition field's position in the spec, from 0.
-    """
-    kind = types.fields[position].field_type
-    disputed = UnknownType | FloatType | DoubleType | UUIDType
-    return isinstance(kind, PrimitiveType) and not isinstance(kind, disputed)
 
 
 def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:

@@ -39,12 +39,12 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ManifestWriter,
     entry,
     iter_manifests,
-    may_have_partition,
     partition_types,
     read_manifest_list,
     write_manifest_list,
 )
 from dbt.adapters.iceberg_stream.tables.commit.merging import MergedManifests, merge_small
+from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import may_have_partition
 from dbt.adapters.iceberg_stream.tables.commit.summary import summary
 
 CONTENTS = (ManifestContent.DATA, ManifestContent.DELETES)

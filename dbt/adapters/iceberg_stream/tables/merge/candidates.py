@@ -37,7 +37,10 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import NestedField, PrimitiveType, StringType, StructType
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.tables.commit.manifests import has_one_order, may_have_partition
+from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import (
+    has_one_order,
+    may_have_partition,
+)
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema, partition_spec
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_values
 from dbt.adapters.iceberg_stream.tables.merge.conditions import (

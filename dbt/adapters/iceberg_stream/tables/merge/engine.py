@@ -15,7 +15,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import MAIN
 from dbt.adapters.iceberg_stream.tables.commit.outcome import Outcome, read_outcome
 from dbt.adapters.iceberg_stream.tables.commit.read_check import ReadCheck
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, conform
-from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting
+from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting, no_rows
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
 from dbt.adapters.iceberg_stream.tables.merge.located import INSERTS, MAY_UPDATE, Locate
@@ -152,7 +152,10 @@ def _source_rows(
     flags = {name: [pa.array([], pa.bool_())] for name in FLAGS if name in source.names}
     count = size = 0
     # Types are checked also if there are no rows, as Spark does.
-    for batch in itertools.chain([_no_rows(source)], stream):
+    nothing = pa.record_batch(
+        [column.chunk(0) for column in no_rows(source).columns], schema=source
+    )
+    for batch in itertools.chain([nothing], stream):
         count, size = count + batch.num_rows, size + batch.nbytes
         if count > MOST_SOURCE_ROWS:
             raise NotByRewriting(f"the source has over {MOST_SOURCE_ROWS:,} rows")
@@ -190,7 +193,3 @@ def _lacked_field(actual: pa.DataType, expected: pa.DataType) -> str | None:
 
 def _fields(nested: pa.DataType) -> list[pa.Field]:
     return [nested.field(number) for number in range(nested.num_fields)]
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.record_batch([pa.nulls(0, field.type) for field in schema], schema=schema)

@@ -183,13 +183,13 @@ def _new_positions(
     for entry in entries:
         key = entry.data_file.spec_id, repr(entry.data_file.partition)
         by_partition.setdefault(key, []).append(entry)
-    positions: dict[str, pa.Array] = {}
+    parts: dict[str, list[pa.Array]] = {}
     files: dict[str, DataFile] = {}
     for group in by_partition.values():
-        found = deleted_positions(io, group)
-        positions |= found
-        files |= dict.fromkeys(found, group[0].data_file)
-    return positions, files
+        for path, positions in deleted_positions(io, group).items():
+            parts.setdefault(path, []).append(positions)
+            files[path] = group[0].data_file
+    return {path: pa.concat_arrays(found).unique() for path, found in parts.items()}, files
 
 
 def _piece(

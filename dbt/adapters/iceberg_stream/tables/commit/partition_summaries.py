@@ -1,0 +1,73 @@
+"""Summaries of partitions, by which readers skip manifests (spec, "Manifest Lists")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.manifest import ManifestFile, PartitionFieldStats, PartitionFieldSummary
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    DoubleType,
+    FloatType,
+    PrimitiveType,
+    StructType,
+    UnknownType,
+    UUIDType,
+)
+
+
+def summaries(partition: StructType, values: list[Record]) -> list[PartitionFieldSummary]:
+    """Summarize the partition values of a manifest's files.
+
+    Args:
+        partition: types of the values.
+        values: of each file.
+    """
+    result = []
+    for position, field in enumerate(partition.fields):
+        assert isinstance(field.field_type, PrimitiveType), field
+        statistics = PartitionFieldStats(field.field_type)
+        for value in values:
+            statistics.update(value[position])
+        result.append(statistics.to_summary())
+    return result
+
+
+def may_have_partition(
+    manifest: ManifestFile, types: StructType, position: int, values: Iterable[Any]
+) -> bool:
+    """Return whether a manifest may have files whose partition has one of the values.
+
+    Args:
+        manifest: the manifest list's entry, with its partition summaries.
+        types: types of the partition values of the manifest's spec.
+        position: the partition field's position in the spec, from 0.
+        values: values of the field, as manifests store them.
+    """
+    summaries = manifest.partitions
+    kind = types.fields[position].field_type
+    if not summaries or position >= len(summaries) or not has_one_order(types, position):
+        return True
+    summary = summaries[position]
+    if summary.lower_bound is None or summary.upper_bound is None:
+        return True if summary.contains_nan else bool(summary.contains_null and None in set(values))
+    assert isinstance(kind, PrimitiveType)
+    lower, upper = (from_bytes(kind, bound) for bound in (summary.lower_bound, summary.upper_bound))
+    return any(
+        bool(summary.contains_null) if value is None else lower <= value <= upper
+        for value in values
+    )
+
+
+def has_one_order(types: StructType, position: int) -> bool:
+    """Return whether all writers agree on the order, and the equality, of a partition field.
+
+    Args:
+        types: types of the partition values of a spec.
+        position: the partition field's position in the spec, from 0.
+    """
+    kind = types.fields[position].field_type
+    disputed = UnknownType | FloatType | DoubleType | UUIDType
+    return isinstance(kind, PrimitiveType) and not isinstance(kind, disputed)
