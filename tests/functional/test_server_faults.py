@@ -82,6 +82,7 @@ class TestServerFaults:
     def built(self, project: Any) -> None:
         run_dbt(["run"])
 
+    @pytest.mark.slow
     def test_a_network_that_is_cut_for_seconds(self, project: Any, proxy: TcpProxy) -> None:
         before = snapshot_ids(project, "appended")
         threading.Timer(4, proxy.cut).start()

@@ -32,7 +32,6 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
-from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.tables.drop import drop_table
 from dbt.adapters.iceberg_stream.tables.ingest.ingest import Mode, ingest
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
@@ -51,6 +50,7 @@ from tests.integration.table_model import (
 )
 from tests.integration.tables import read_by_duckdb
 from tests.lost_files import missing_files
+from tests.unit.local_tables import live_deletes
 
 EQUALITY = DataFileContent.EQUALITY_DELETES
 NAMESPACE = "s"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis.stateful import precondition, rule
 
-from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from tests.integration.own_writes_machine import EQUALITY, NAMESPACE
 from tests.integration.spark_table import SEQUENCE, SparkTable
 from tests.integration.table_model import KINDS, Column
+from tests.unit.local_tables import live_deletes
 
 
 class SchemaRules(SparkTable):

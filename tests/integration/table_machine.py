@@ -16,8 +16,11 @@ from dbt.adapters.iceberg_stream.tables.merge.plan import MergePlan
 from tests.integration.own_writes_machine import has_lost_source
 from tests.integration.schema_rules import SchemaRules
 from tests.integration.spark_rules import SparkRules
-from tests.integration.table_model import KINDS, Row, plain
+from tests.integration.table_model import KINDS, plain
 
+# What another writer may do to a table, beside its rows.
+OF_COLUMNS = ("add_column", "drop_column", "rename_column", "widen_column", "move_column")
+OF_FILES = ("add_partition_field", "drop_partition_field", "rewrite_data_files")
 # By format version, what a table has behind it when a history begins; mostly nothing.
 EXPIRED = "_compacted_between_batches_and_expired"
 PASTS: dict[int, tuple[str | None, ...]] = {
@@ -73,21 +76,21 @@ class TableMachine(SchemaRules, SparkRules):
 
     # A second writer between our load and our commit.
 
-    @rule(data=st.data(), theirs=st.sampled_from(["append", "delete"]))
+    @rule(data=st.data(), theirs=st.sampled_from(["append", "delete", *OF_COLUMNS]))
     def ingest_amid_another_writer(self, data: st.DataObject, theirs: str) -> None:
-        rows, other = self._rows(data), self._rows(data)
-        with self._meanwhile(lambda: self._other_writer(theirs, other)) as happened:
+        rows = self._rows(data)
+        with self._meanwhile(lambda: self._other_writer(theirs, data)) as happened:
             self._ingest(rows, Mode.APPEND)
         self.table.rows += rows
         assert happened
 
-    @rule(data=st.data(), theirs=st.sampled_from(["append", "delete"]))
+    @rule(data=st.data(), theirs=st.sampled_from(["append", "delete", *OF_COLUMNS, *OF_FILES]))
     def merge_amid_another_writer(self, data: st.DataObject, theirs: str) -> None:
-        rows, other = self._distinct(self._rows(data)), self._rows(data)
+        rows = self._distinct(self._rows(data))
         updates = self._updated(data)
         plan = MergePlan((self.table.key.name,), tuple(c.name for c in updates), True)
         there = {plain(row[0]) for row in self.table.rows}
-        with self._meanwhile(lambda: self._other_writer(theirs, other)):
+        with self._meanwhile(lambda: self._other_writer(theirs, data)):
             merged = self._merge(plan, rows)
         if not updates:
             # It changes no row that was there, so that it comes before who deletes such rows.
@@ -105,15 +108,17 @@ class TableMachine(SchemaRules, SparkRules):
             wrong = [f for f in wrong if f.code != "partition-value"]
         return wrong
 
-    def _other_writer(self, what: str, rows: list[Row]) -> None:
+    def _other_writer(self, what: str, data: st.DataObject) -> None:
         if what == "append":
-            self._insert(rows)
-            self.table.rows += rows
+            self.spark_insert(data)
+        elif what == "delete":
+            self.spark_delete(data, "copy-on-write")
+        elif what == "add_column":
+            self.add_column(data.draw(st.sampled_from(sorted(KINDS)), "kind"), first=False)
+        elif what == "rewrite_data_files":
+            self.rewrite_data_files(everything=True)
         else:
-            self._set_mode("copy-on-write")
-            keys = [row[0] for row in rows]
-            self.sql(f"delete from {self.relation} where {self._is_in(keys)}")
-            self._delete_keys(keys)
+            getattr(self, what)(data)
 
     @contextmanager
     def _meanwhile(self, theirs: Callable[[], None]) -> Iterator[list[int]]:

@@ -211,6 +211,7 @@ def test_killed_client_leaves_nothing(home: Path, tmp_path: Path) -> None:
     wait_until(lambda: not leftovers(home), 10)
 
 
+@pytest.mark.slow
 def test_an_engine_with_an_unusable_class_ends(home: Path) -> None:
     """The class is for another operating system: its first use fails in itself, all later ones too."""
     one = engine(home)

@@ -503,6 +503,7 @@ def test_a_client_that_is_killed(local: Served) -> None:
     assert ingest(local, "gone", "create") == 2
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_shows_nothing(engine_home: Path, tmp_path: Path) -> None:
     profile = {"warehouse": str(tmp_path / "lake"), "engine_home": str(engine_home)}
     os.environ["ICEBERG_STREAM_SERVER_TOKEN"] = "mine"

@@ -236,7 +236,7 @@ def fill_at_random(topic: Topic, chance: random.Random, values: Sequence[bytes |
         topic.send(*messages, ends=ends, codec=chance.choice(CODECS), partition=partition)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_same_messages_as_spark_reads(broker: Broker, spark: Session, seed: int) -> None:
     topic, chance = Topic(broker, PARTITIONS), random.Random(seed)
     fill_at_random(topic, chance, [*VALUES, *BAD])
@@ -277,7 +277,7 @@ def slow(options: dict[str, Any]) -> Any:
             | {"layout": "partitioned by (truncate(1, name))"}
         ),
         # Only Spark computes these.
-        {"sql": JOINED},
+        slow({"sql": JOINED}),
         slow({"keys": ("id",), "sql": REVERSED, "layout": "partitioned by (name)"}),
         slow({"keys": ("id",), "ignore_null_updates": True}),
         slow({"keys": ("id",), "delete_encoding": "copy_on_write"}),
@@ -530,6 +530,7 @@ def test_nothing_is_left_after_many_batches(broker: Broker) -> None:
     assert resources() <= before
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away_for_some_seconds(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

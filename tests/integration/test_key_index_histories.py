@@ -33,7 +33,6 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.key_index import index_runs
-from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, read_property
@@ -50,11 +49,13 @@ from tests.integration.streams import NAME, Change, make_table
 from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_rows, write
 from tests.lost_files import ForeignFiles, assert_nothing_lost
+from tests.unit.local_tables import live_deletes
 
 KEYS = st.one_of(st.none(), st.integers(0, 6))
 CHANGES = st.lists(
     st.builds(Change, KEYS, st.one_of(st.none(), st.sampled_from("xyz"))), min_size=1, max_size=6
 )
+
 Row = tuple[int | None, str, str]
 
 

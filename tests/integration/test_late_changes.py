@@ -40,7 +40,6 @@ from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
 from dbt.adapters.iceberg_stream.stream.key_index import deleted_keys, index_runs
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
-from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream
@@ -55,6 +54,7 @@ from dbt.adapters.iceberg_stream.tables.compaction import small_files
 from tests.integration.streams import NAME
 from tests.integration.tables import LATER, duckdb_rows, write
 from tests.lost_files import ForeignFiles, assert_nothing_lost
+from tests.unit.local_tables import live_deletes
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),

@@ -31,7 +31,7 @@ from tests.integration.streams import NAME, SINK, Change, commit, make_table, op
 from tests.integration.tables import LATER, duckdb_rows
 from tests.integration.writers import open_catalog
 
-KILLS = 3
+KILLS = 2
 SOAK_KILLS = 200
 TRIES = 24
 

@@ -19,7 +19,6 @@ from pyiceberg.types import LongType, NestedField
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import (
     BatchRange,
     TargetDeletes,
@@ -36,6 +35,7 @@ from dbt.adapters.iceberg_stream.tables.files.deletes import (
 )
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from tests.integration.tables import duckdb_rows, write
+from tests.unit.local_tables import live_deletes
 
 NAME = ("s", "t")
 FILE_FORMAT = 2

@@ -38,7 +38,6 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.key_index import index, index_runs
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
-from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
@@ -62,6 +61,7 @@ from tests.integration.version_model import (
     may_change,
 )
 from tests.lost_files import ForeignFiles, assert_nothing_lost
+from tests.unit.local_tables import live_deletes
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),

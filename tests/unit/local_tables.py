@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat, ManifestFile
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestFile,
+)
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
@@ -26,10 +34,12 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.locations import local_path
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed, Committer
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.files.writer import DataFileWriter
 
@@ -175,6 +185,11 @@ def live(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> list[DataFile]:
         for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
     ]
     return sorted(actual, key=lambda file: file.file_path)
+
+
+def live_deletes(io: FileIO, metadata: Metadata) -> list[DataFile]:
+    """Delete files of the current snapshot."""
+    return [item.data_file for item in live_entries(io, metadata, ManifestContent.DELETES)]
 
 
 def home(lake: IcebergCatalog, name: tuple[str, str] = NAME) -> Path:

@@ -21,7 +21,6 @@ from dbt.adapters.iceberg_stream.stream.key_index import index as index_module
 from dbt.adapters.iceberg_stream.stream.key_index import index_runs, snapshot_index
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.key_index.snapshot_index import NotIndexable
-from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.row_deltas.row_delta import write_changes
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink import sink as sink_module
@@ -37,6 +36,7 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema
 from tests.integration.streams import NAME, SINK, Change, batch, make_table, open_sink
 from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_rows, write
+from tests.unit.local_tables import live_deletes
 
 ROWS = pa.table({"id": [1, 2, 3], "part": ["a"] * 3, "value": ["old"] * 3})
 

@@ -17,12 +17,12 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
 from dbt.adapters.iceberg_stream.stream.errors import Fenced, RolledBack
-from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.stream.sink.rollback import accept_rollback
 from dbt.adapters.iceberg_stream.stream.table_maintenance import COMMITS, Budget, TableMaintenance
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
 from tests.integration.streams import NAME, SINK, Change, Truth, commit, make_table, open_sink
 from tests.integration.tables import LATER, duckdb_rows
+from tests.unit.local_tables import live_deletes
 
 ALL_ROWS = 1 << 40
 BY_PART = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"), spec_id=0)

@@ -24,7 +24,6 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.metadata import CONVERSION, Metadata, keeps_rows
 from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
-from dbt.adapters.iceberg_stream.stream.row_deltas.positions import live_deletes
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committer
 from dbt.adapters.iceberg_stream.tables.deletes import conversion, equality
@@ -47,6 +46,7 @@ from tests.unit.local_tables import (
     data_file,
     evolve,
     insert,
+    live_deletes,
     load,
     make_catalog,
     make_table,

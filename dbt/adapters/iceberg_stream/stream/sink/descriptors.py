@@ -6,23 +6,18 @@ Iceberg spec, "Data File Fields": https://iceberg.apache.org/spec/
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
 from collections.abc import Sequence
 
-import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntry
 from pyiceberg.partitioning import PartitionKey, PartitionSpec
 
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import Partition
-from dbt.adapters.iceberg_stream.stream.row_deltas.positions import (
-    deletion_vectors,
-    live_deletes,
-    position_deletes,
-)
+from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import NewData, SubBatch
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.indexed_commit import (
@@ -30,18 +25,21 @@ from dbt.adapters.iceberg_stream.stream.sink.indexed_commit import (
     write_indexed_deletes,
 )
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
-from dbt.adapters.iceberg_stream.tables.commit.live_files import live_files
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.manifests import read_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, partition_spec
+from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
+    SnapshotFile,
+    UnsupportedFile,
+    bitmap,
+    deleted_rows,
+    with_position_deletes,
+)
 from dbt.adapters.iceberg_stream.tables.files.data_files import (
     Describer,
     describe_in_place,
     with_lineage,
-)
-from dbt.adapters.iceberg_stream.tables.files.deletes import write_position_deletes
-from dbt.adapters.iceberg_stream.tables.files.deletion_vectors import (
-    DeletionVector,
-    write_deletion_vectors,
 )
 from dbt.adapters.iceberg_stream.tables.files.parquet import WrittenFile
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_key
@@ -85,8 +83,8 @@ class Descriptors:
         deletes = [self._equality(file, part) for file, part in sub_batch.equality_deletes]
         if with_dead_rows:
             name = f"stream-{self._write_id}-{number:05}-deletes"
-            write = self._vectors if self._v3 else self._positions
-            deletes += write(name, with_dead_rows)
+            dead = [(file, bitmap(new.dead.to_numpy())) for file, new in with_dead_rows]
+            deletes += write_deletes_by_position(self._target, self._v3, name, dead).values()
         return AddedFiles(tuple(file for file, _ in data), tuple(deletes))
 
     def describe_data(self, sub_batch: SubBatch) -> list[tuple[DataFile, NewData]]:
@@ -151,21 +149,39 @@ class Descriptors:
 
         Returns:
             The files to add, and the files to remove.
+
+        Raises:
+            StreamError: older deletes of these data files cannot be read.
         """
         if deletes.replaced:
             rewritten = tuple(
                 self._rewritten(file.old, file.new) for file in deletes.replaced if file.new
             )
             return AddedFiles(rewritten), [file.old for file in deletes.replaced]
-        positions = deletes.positions
-        data = live_files(base.io, base.metadata, test=lambda file: file.file_path in positions)
+        located = list(self._located(deletes.positions, base).values())
+        before = deleted_rows(base, located)
+        after = [
+            (item.file, before[item.path] | bitmap(deletes.positions[item.path].to_numpy()))
+            for item in located
+        ]
         name = f"stream-{self._write_id}-located"
-        if not self._v3:
-            files = position_deletes(self._target, name, positions, data)
-            return AddedFiles(deletes=tuple(files)), []
-        older = live_deletes(base.io, base.metadata)
-        vectors, replaced = deletion_vectors(self._target, name, positions, data, older)
-        return AddedFiles(deletes=tuple(vectors)), replaced
+        files = write_deletes_by_position(self._target, self._v3, name, after)
+        replaced = [delete for item in located for delete in item.own_deletes]
+        return AddedFiles(deletes=tuple(files.values())), replaced
+
+    def _located(self, positions: Positions, base: LoadedTable) -> dict[str, SnapshotFile]:
+        def is_located(item: ManifestEntry) -> bool:
+            return item.data_file.file_path in positions
+
+        data = live_entries(base.io, base.metadata, ManifestContent.DATA, test=is_located)
+        try:
+            return with_position_deletes(base, data)
+        except UnsupportedFile as error:
+            raise StreamError(
+                f"{error}, which newer deletes of the same data files would hide. Compact the "
+                "table with Spark: call system.rewrite_data_files(…, options => "
+                "map('delete-file-threshold', '1'))"
+            ) from error
 
     def _rewritten(self, old: DataFile, new: WrittenFile) -> DataFile:
         schema = with_lineage(self._target.schema) if self._v3 else self._target.schema
@@ -185,21 +201,6 @@ class Descriptors:
             schema = table.select(*(str(table.find_column_name(n)) for n in self._key_ids))
             self._key_describers[spec] = Describer(schema, dict(self._target.properties), spec)
         return self._key_describers[spec]
-
-    def _vectors(self, name: str, data: list[tuple[DataFile, NewData]]) -> list[DataFile]:
-        vectors = [DeletionVector(file, new.dead.to_pylist()) for file, new in data]
-        return write_deletion_vectors(self._target, name, vectors)
-
-    def _positions(self, name: str, data: list[tuple[DataFile, NewData]]) -> list[DataFile]:
-        by_partition: dict[Partition, dict[str, pa.Array]] = defaultdict(dict)
-        for file, new in data:
-            by_partition[new.partition][file.file_path] = new.dead
-        return [
-            write_position_deletes(
-                self._target, f"{name}-{number}", positions, self._key(partition)
-            )
-            for number, (partition, positions) in enumerate(by_partition.items())
-        ]
 
     def _key(self, partition: Partition) -> PartitionKey | None:
         if not partition:

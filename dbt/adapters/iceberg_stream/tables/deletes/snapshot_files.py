@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ from dbt.adapters.iceberg_stream.tables.commit.producer import (
 )
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.deletes import (
+    may_delete_of,
     only_data_file,
     read_position_deletes,
 )
@@ -114,15 +115,34 @@ def snapshot_files(
     data: Sequence[ManifestEntry] | None = None,
     deletes: Sequence[ManifestEntry] | None = None,
 ) -> dict[str, SnapshotFile]:
-    """Return the data files of a table's current snapshot, by their locations.
+    """Return the data files of a table's current snapshot whose rows can be read here.
 
     Args:
         table: the table.
         data: manifest entries of its data files; by default they are read.
         deletes: manifest entries of its delete files; by default they are read.
 
+    Returns:
+        The files by their locations.
+
     Raises:
         UnsupportedFile: a file has another format than Parquet, or too many rows.
+    """
+    files = with_position_deletes(table, data, deletes)
+    for snapshot_file in files.values():
+        _require_supported(snapshot_file.file)
+    return files
+
+
+def with_position_deletes(
+    table: LoadedTable,
+    data: Sequence[ManifestEntry] | None = None,
+    deletes: Sequence[ManifestEntry] | None = None,
+) -> dict[str, SnapshotFile]:
+    """Return data files of any format, like `snapshot_files`.
+
+    Raises:
+        UnsupportedFile: position deletes have another format than Parquet or Puffin.
     """
     io, metadata = table.io, table.metadata
     if data is None:
@@ -133,19 +153,19 @@ def snapshot_files(
         item.data_file.file_path: SnapshotFile(item.data_file, sequence_number=item.sequence_number)
         for item in data
     }
-    for snapshot_file in files.values():
-        _require_supported(snapshot_file.file)
     for item in deletes:
         delete = item.data_file
         if delete.content != DataFileContent.POSITION_DELETES:
             # A row that an equality delete has deleted may be deleted by position once more.
             continue
         only = referenced_file(delete) or only_data_file(delete)
-        if only is not None:
-            if only in files:
-                files[only].own_deletes.append(delete)
-        else:
-            _add_shared(table, delete, files)
+        if only is None and may_delete_of(delete, files):
+            _require_readable(delete)
+            for path in {path for path, _ in read_position_deletes(io, delete, files.keys())}:
+                files[path].shared_deletes.append(delete)
+        elif only in files:
+            _require_readable(delete)
+            files[only].own_deletes.append(delete)
     return files
 
 
@@ -158,13 +178,11 @@ def _require_supported(file: DataFile) -> None:
         raise UnsupportedFile(f"{file.file_path} has {file.record_count:,} rows")
 
 
-def _add_shared(table: LoadedTable, delete: DataFile, files: Mapping[str, SnapshotFile]) -> None:
-    if delete.file_format != FileFormat.PARQUET:
+def _require_readable(delete: DataFile) -> None:
+    if delete.file_format not in (FileFormat.PARQUET, FileFormat.PUFFIN):
         raise UnsupportedFile(
             f"{delete.file_path} has position deletes in {delete.file_format.value}"
         )
-    for path in {path for path, _ in read_position_deletes(table.io, delete, files.keys())}:
-        files[path].shared_deletes.append(delete)
 
 
 def deleted_rows(table: LoadedTable, files: Sequence[SnapshotFile]) -> dict[str, BitMap]:
