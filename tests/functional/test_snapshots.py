@@ -323,6 +323,72 @@ class TestTypesThatChange:
         assert all("Cast the column in the query" in message for message in said[2:])
 
 
+ENGINE = """
+{% snapshot comes_back %}
+  {{ config(strategy='timestamp', unique_key='id', updated_at='at', hard_deletes='invalidate',
+            merge_engine='rewrite') }}
+  select * from {{ target.schema }}.people
+{% endsnapshot %}
+{% snapshot same_time %}
+  {{ config(strategy='check', unique_key='id', updated_at='at', check_cols=['v'],
+            merge_engine='rewrite') }}
+  select * from {{ target.schema }}.people
+{% endsnapshot %}
+"""
+STORED = """
+{% snapshot stored %}
+  {{ config(strategy='check', unique_key='id', check_cols=['v'], hard_deletes='new_record') }}
+  select id, v, {{ var('w') }} as w from {{ target.schema }}.people
+{% endsnapshot %}
+"""
+
+
+class TestIdsInUse:
+    """Versions whose ids older ones have get other ids, also where Spark may not merge them."""
+
+    @pytest.fixture(scope="class")
+    def snapshots(self) -> dict[str, str]:
+        return {"engine.sql": ENGINE, "stored.sql": STORED}
+
+    def source(self, project: Any, *values: tuple[int, str]) -> None:
+        sql = " union all ".join(
+            f"select {key} as id, '{v}' as v, date'2026-01-01' as at" for key, v in values
+        )
+        run(project, f"create or replace table {{schema}}.people as {sql}")
+
+    def test_versions(self, project: Any) -> None:
+        for values in (((1, "a"), (2, "b")), ((2, "c"),), ((1, "a"), (2, "d"))):
+            self.source(project, *values)
+            for result in run_dbt(["snapshot", "-s", "comes_back", "same_time"]):
+                engine = result.adapter_response.get("merge_engine")
+                assert engine in (None, "rewrite")
+        query = "select id, v, dbt_valid_to is null from {schema}.%s order by all"
+        back = [(1, "a", False), (1, "a", True), (2, "b", True)]
+        assert rows(project, query % "comes_back") == back
+        same = [(1, "a", True), (2, "b", False), (2, "c", False), (2, "d", True)]
+        assert rows(project, query % "same_time") == same
+        for name in ("comes_back", "same_time"):
+            count = "select count(*) - count(distinct dbt_scd_id) from {schema}." + name
+            assert rows(project, count) == [(0,)]
+
+    def test_a_deletion_has_the_values_that_are_stored(self, project: Any) -> None:
+        for values, w in (
+            (((1, "a"), (2, "b"), (3, "c")), "if(id = 1, '0012', 'text')"),
+            (((3, "d"),), "7"),
+        ):
+            self.source(project, *values)
+            run_dbt(["snapshot", "-s", "stored", "--vars", f'w: "{w}"'])
+        query = "select id, v, w, dbt_is_deleted from {schema}.stored order by all"
+        assert rows(project, query) == [
+            (1, "a", "0012", "False"),
+            (1, "a", "0012", "True"),
+            (2, "b", "text", "False"),
+            (2, "b", "text", "True"),
+            (3, "c", "text", "False"),
+            (3, "d", "7", "False"),
+        ]
+
+
 ODD_SNAPSHOTS = """
 {% snapshot semicolon %}
   {{ config(strategy='check', unique_key='id', check_cols=['dbt_change'], hard_deletes='new_record') }}

@@ -62,7 +62,7 @@ def merge_by_rewrite(
         context: what the materialization needs of the adapter.
         relation: the table.
         staging: the new rows.
-        plan: the plan of the macro `get_plan`.
+        plan: the plan of the macro `get_plan`; `is_retried` if the rows may be staged once more.
         model: the model's node in dbt's graph.
 
     Returns:
@@ -86,7 +86,7 @@ def merge_by_rewrite(
     query = source_query(staging, plan)
     result = _merge_query(context, relation, merge_plan, options, query, locate)
     if result.spark_because:
-        if engine == "rewrite":
+        if engine == "rewrite" and not plan.get("is_retried"):
             raise DbtRuntimeError(
                 f"{model['unique_id']}: merge_engine is rewrite, but {result.spark_because}. Set "
                 "`merge_engine: auto`, which lets Spark run the merge."

@@ -19,7 +19,10 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     read_manifest,
     read_manifest_list,
 )
-from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import may_have_partition
+from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import (
+    FieldValues,
+    may_have_partition,
+)
 from tests.unit.local_tables import FIELD, commit, data_file, load, make_table
 
 FULL = {
@@ -109,23 +112,25 @@ def test_summaries_tell_what_is_not_there(
     kind: Any, lower: Any, upper: Any, values: list[Any], expected: bool
 ) -> None:
     types = iceberg.StructType(iceberg.NestedField(1000, "p", kind, required=False))
-    assert may_have_partition(summary(kind, lower, upper), types, 0, values) is expected
+    assert (
+        may_have_partition(summary(kind, lower, upper), types, 0, FieldValues(values)) is expected
+    )
     with_null = summary(kind, lower, upper, null=True)
-    assert may_have_partition(with_null, types, 0, [*values, None]) is True
+    assert may_have_partition(with_null, types, 0, FieldValues([*values, None])) is True
     # A summary of the column before it was widened from int.
     if kind == LONG:
         older = summary(iceberg.IntegerType(), lower, upper)
-        assert may_have_partition(older, types, 0, values) is expected
+        assert may_have_partition(older, types, 0, FieldValues(values)) is expected
 
 
 def test_summaries_without_bounds() -> None:
     types = iceberg.StructType(iceberg.NestedField(1000, "p", LONG, required=False))
     nulls = summary(LONG, None, None, null=True)
-    assert may_have_partition(nulls, types, 0, [None])
-    assert not may_have_partition(nulls, types, 0, [1])
-    assert not may_have_partition(summary(LONG, None, None), types, 0, [None])
+    assert may_have_partition(nulls, types, 0, FieldValues([None]))
+    assert not may_have_partition(nulls, types, 0, FieldValues([1]))
+    assert not may_have_partition(summary(LONG, None, None), types, 0, FieldValues([None]))
     for summaries in (None, []):
         unknown = ManifestFile.from_args(_table_format_version=3, partitions=summaries)
-        assert may_have_partition(unknown, types, 0, [1])
+        assert may_have_partition(unknown, types, 0, FieldValues([1]))
     gone = iceberg.StructType(iceberg.NestedField(1000, "p", iceberg.UnknownType(), required=False))
     assert may_have_partition(summary(LONG, 1, 1), gone, 0, [7])

@@ -78,3 +78,29 @@ def test_columns_that_only_spark_merges(
     metadata = {**make_table(make_catalog(tmp_path)).metadata, "schemas": [schema]}
     plan = MergePlan(("id",), (column["name"],), inserts=True)
     assert why_spark(plan, {}, False, metadata) == reason
+
+
+@pytest.mark.parametrize(
+    ("transform", "now", "reason"),
+    [
+        ("identity", "timestamp", "partitions of d are of the time when it was a date"),
+        ("bucket[4]", "timestamp", "partitions of d are of the time when it was a date"),
+        ("identity", "date", None),
+        ("month", "timestamp", None),
+    ],
+)
+def test_partitions_of_a_former_date(
+    tmp_path: Path, transform: str, now: str, reason: str | None
+) -> None:
+    """Other writers may promote such a column although the specification forbids it."""
+    schemas = [
+        {"type": "struct", "schema-id": n, "fields": [field(1, "id"), field(2, "d", kind)]}
+        for n, kind in enumerate(("date", now))
+    ]
+    part = {"source-id": 2, "field-id": 1000, "name": "p", "transform": transform}
+    metadata = {
+        **make_table(make_catalog(tmp_path)).metadata,
+        **{"schemas": schemas, "current-schema-id": 1},
+        "partition-specs": [{"spec-id": 0, "fields": [part]}],
+    }
+    assert why_spark(MergePlan(("id",), ("d",), True), {}, False, metadata) == reason

@@ -21,6 +21,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.tables.deletes.conversion import convert_equality_deletes
@@ -336,6 +337,34 @@ def test_more_text_than_an_array_takes(lake: IcebergCatalog, key: str) -> None:
         {},
     )
     assert result.spark_because == f"file://{path} has over 2 GiB of text in one column"
+
+
+@pytest.mark.slow
+def test_more_text_in_the_key_than_an_array_takes(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    insert(lake, pa.table({"id": [1], "x": ["t"]}))
+    batch = pa.record_batch({"id": range(200), "x": ["t" * (1 << 20)] * 200})
+    result = engine.merge(
+        *(lake, NAME, MergePlan(("x",), ("id",), True), {}),
+        lambda: iter([batch.schema, *[batch] * 11]),
+        *("w", {}),
+    )
+    assert result.spark_because == "the new rows have over 2 GiB of text in one column"
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+def test_a_file_that_the_table_has_twice(lake: IcebergCatalog, mode: str) -> None:
+    """Both entries would go with it. Nor can readers of deletes tell them apart."""
+    make_table(lake)
+    insert(lake, pa.table({"id": [1, 2], "x": ["a", "b"]}))
+    (file,) = live(lake)
+    commit(lake, append(file, properties={}))
+    source = Source(pa.table({"id": [1], "x": ["c"]}), ["id"])
+    plan = MergePlan(("id",), ("x",), True)
+    merge = RewriteMerge(lake, NAME, source, plan, lambda _: None, "w", {}, mode=mode)
+    with pytest.raises(CatalogError, match=r"00000.parquet 2 times, .* Write the table again"):
+        merge.run(load(lake))
+    assert len(rows(lake)) == 4
 
 
 @pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])

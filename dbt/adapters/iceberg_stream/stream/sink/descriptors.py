@@ -12,7 +12,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntry
 from pyiceberg.partitioning import PartitionKey, PartitionSpec
 
-from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
@@ -25,9 +25,8 @@ from dbt.adapters.iceberg_stream.stream.sink.indexed_commit import (
     write_indexed_deletes,
 )
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
-from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
-from dbt.adapters.iceberg_stream.tables.commit.manifests import read_manifest_list
-from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot, partition_spec
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries, live_spec_ids
+from dbt.adapters.iceberg_stream.tables.commit.producer import partition_spec
 from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
     SnapshotFile,
@@ -237,17 +236,4 @@ def partitioned_by(
     sources = {target.schema.find_column_name(f.source_id) for f in target.spec.fields}
     if not sources or not sources <= set(keys):
         return False
-    return specs_with_data(io, metadata) <= {target.spec.spec_id}
-
-
-def specs_with_data(io: FileIO, metadata: Metadata) -> set[int]:
-    """Return the ids of the partition specs of the current snapshot's data files."""
-    snapshot = parent_snapshot(metadata, MAIN)
-    if snapshot is None:
-        return set()
-    return {
-        manifest.partition_spec_id
-        for manifest in read_manifest_list(io, snapshot["manifest-list"])
-        if manifest.content == ManifestContent.DATA
-        and (manifest.has_added_files() or manifest.has_existing_files())
-    }
+    return live_spec_ids(io, metadata) <= {target.spec.spec_id}

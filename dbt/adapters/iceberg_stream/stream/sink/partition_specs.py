@@ -7,8 +7,8 @@ from pyiceberg.manifest import DataFileContent
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
-from dbt.adapters.iceberg_stream.stream.sink.descriptors import specs_with_data
 from dbt.adapters.iceberg_stream.tables.commit.change import Change
+from dbt.adapters.iceberg_stream.tables.commit.live_files import live_spec_ids
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 
 
@@ -50,7 +50,7 @@ def require_specs_of_rows(
         file.content == DataFileContent.EQUALITY_DELETES and len(file.partition)
         for file in change.new_files
     )
-    if of_partitions and specs_with_data(base.io, metadata) - {spec_id}:
+    if of_partitions and live_spec_ids(base.io, metadata) - {spec_id}:
         raise StreamConflict(
             f"Another writer added rows of an older partition spec to {'.'.join(base.name)}."
         )

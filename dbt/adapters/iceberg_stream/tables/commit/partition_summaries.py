@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_left
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
@@ -35,8 +38,31 @@ def summaries(partition: StructType, values: list[Record]) -> list[PartitionFiel
     return result
 
 
+class FieldValues:
+    """Some values of a partition field, to be found in many summaries.
+
+    Args:
+        values: as manifests store them.
+    """
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self._values = set(values)
+
+    def __contains__(self, value: Any) -> bool:
+        return value in self._values
+
+    def any_within(self, lower: Any, upper: Any) -> bool:
+        """Return whether some value is within bounds."""
+        place = bisect_left(self._sorted, lower)
+        return place < len(self._sorted) and bool(self._sorted[place] <= upper)
+
+    @cached_property
+    def _sorted(self) -> list[Any]:
+        return sorted(self._values - {None})
+
+
 def may_have_partition(
-    manifest: ManifestFile, types: StructType, position: int, values: Iterable[Any]
+    manifest: ManifestFile, types: StructType, position: int, values: FieldValues
 ) -> bool:
     """Return whether a manifest may have files whose partition has one of the values.
 
@@ -44,21 +70,22 @@ def may_have_partition(
         manifest: the manifest list's entry, with its partition summaries.
         types: types of the partition values of the manifest's spec.
         position: the partition field's position in the spec, from 0.
-        values: values of the field, as manifests store them.
+        values: values of the field.
     """
     summaries = manifest.partitions
     kind = types.fields[position].field_type
     if not summaries or position >= len(summaries) or not has_one_order(types, position):
         return True
     summary = summaries[position]
+    has_null = bool(summary.contains_null) and None in values
     if summary.lower_bound is None or summary.upper_bound is None:
-        return True if summary.contains_nan else bool(summary.contains_null and None in set(values))
+        return bool(summary.contains_nan) or has_null
     assert isinstance(kind, PrimitiveType)
-    lower, upper = (from_bytes(kind, bound) for bound in (summary.lower_bound, summary.upper_bound))
-    return any(
-        bool(summary.contains_null) if value is None else lower <= value <= upper
-        for value in values
-    )
+    try:
+        bounds = [from_bytes(kind, bound) for bound in (summary.lower_bound, summary.upper_bound)]
+    except struct.error:
+        return True  # of the type that the column had before
+    return has_null or values.any_within(*bounds)
 
 
 def has_one_order(types: StructType, position: int) -> bool:

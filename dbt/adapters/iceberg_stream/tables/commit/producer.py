@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from pyiceberg.io import FileIO
@@ -44,7 +45,10 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     write_manifest_list,
 )
 from dbt.adapters.iceberg_stream.tables.commit.merging import MergedManifests, merge_small
-from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import may_have_partition
+from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import (
+    FieldValues,
+    may_have_partition,
+)
 from dbt.adapters.iceberg_stream.tables.commit.summary import summary
 
 CONTENTS = (ManifestContent.DATA, ManifestContent.DELETES)
@@ -196,26 +200,26 @@ class SnapshotProducer:
         for file in self.change.removed:
             if file.content == DataFileContent.DATA:
                 by_spec[file.spec_id].append(file)
-        types: dict[int, StructType] = {}
+
+        @cache
+        def of_spec(spec_id: int) -> tuple[StructType, list[FieldValues]]:
+            spec = partition_spec(metadata, spec_id)
+            types = partition_types(self.io, None, spec, known_schemas(metadata))
+            return types, [
+                FieldValues(file.partition[n] for file in by_spec[spec_id])
+                for n in range(len(types.fields))
+            ]
 
         def test(manifest: ManifestFile) -> bool:
             if not (manifest.has_added_files() or manifest.has_existing_files()):
                 return False
             if manifest.content == ManifestContent.DELETES:
                 return True  # delete files of removed data files are removed, too
-            spec_id = manifest.partition_spec_id
-            if not by_spec[spec_id]:
+            if not by_spec[manifest.partition_spec_id]:
                 return False
-            if spec_id not in types:
-                spec = partition_spec(metadata, spec_id)
-                types[spec_id] = partition_types(self.io, None, spec, known_schemas(metadata))
-            fields = range(len(types[spec_id].fields))
-            return any(
-                all(
-                    may_have_partition(manifest, types[spec_id], n, (file.partition[n],))
-                    for n in fields
-                )
-                for file in by_spec[spec_id]
+            types, fields = of_spec(manifest.partition_spec_id)
+            return all(
+                may_have_partition(manifest, types, n, values) for n, values in enumerate(fields)
             )
 
         return test

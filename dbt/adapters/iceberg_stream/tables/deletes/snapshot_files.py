@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
 from pyroaring import BitMap
 
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.tables.commit.live_files import live_entries
 from dbt.adapters.iceberg_stream.tables.commit.manifests import FILE_FIRST_ROW_ID
@@ -127,6 +130,7 @@ def snapshot_files(
 
     Raises:
         UnsupportedFile: a file has another format than Parquet, or too many rows.
+        CatalogError: the table has a file twice.
     """
     files = with_position_deletes(table, data, deletes)
     for snapshot_file in files.values():
@@ -143,6 +147,7 @@ def with_position_deletes(
 
     Raises:
         UnsupportedFile: position deletes have another format than Parquet or Puffin.
+        CatalogError: the table has a file twice.
     """
     io, metadata = table.io, table.metadata
     if data is None:
@@ -153,6 +158,8 @@ def with_position_deletes(
         item.data_file.file_path: SnapshotFile(item.data_file, sequence_number=item.sequence_number)
         for item in data
     }
+    if len(files) < len(data):
+        _raise_repeated(data)
     for item in deletes:
         delete = item.data_file
         if delete.content != DataFileContent.POSITION_DELETES:
@@ -167,6 +174,16 @@ def with_position_deletes(
             _require_readable(delete)
             files[only].own_deletes.append(delete)
     return files
+
+
+def _raise_repeated(data: Sequence[ManifestEntry]) -> NoReturn:
+    """Refuse a file of which deletes, and commits that remove it, would concern both entries."""
+    ((path, count),) = Counter(item.data_file.file_path for item in data).most_common(1)
+    raise CatalogError(
+        f"The table has the data file {path} {count} times, as add_files leaves it if it does not "
+        "check for files that are there. Its rows cannot be changed. Write the table again: "
+        "create or replace table … as select * from it."
+    )
 
 
 def _require_supported(file: DataFile) -> None:

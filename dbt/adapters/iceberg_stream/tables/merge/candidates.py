@@ -38,6 +38,7 @@ from pyiceberg.types import NestedField, PrimitiveType, StringType, StructType
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import (
+    FieldValues,
     has_one_order,
     may_have_partition,
 )
@@ -181,7 +182,7 @@ def may_satisfy(condition: Condition, schema: Schema) -> Callable[[DataFile], bo
             return True
         try:
             return by_metrics.eval(file)
-        except struct.error:
+        except (struct.error, UnicodeDecodeError):
             return True  # as for `_bound`
 
     return test
@@ -245,12 +246,15 @@ class PartitionsOfRows:
         self._schema = current_schema(metadata)
         self._of_spec = cache(self._values)
 
-    def _values(self, spec_id: int) -> tuple[StructType, list[tuple[int, set[Any]]]]:
+    def _values(self, spec_id: int) -> tuple[StructType, list[tuple[int, FieldValues]]]:
         """Return the types of partition values, and the values of the fields that keys decide."""
         spec = partition_spec(self._metadata, spec_id)
         types = spec.partition_type(self._schema)
         return types, [
-            (position, set(partition_values(self._rows, field, self._schema).unique().to_pylist()))
+            (
+                position,
+                FieldValues(partition_values(self._rows, field, self._schema).unique().to_pylist()),
+            )
             for position, field in enumerate(spec.fields)
             if self._schema.find_column_name(field.source_id) in self._keys
             and not isinstance(field.transform, VoidTransform)

@@ -18,6 +18,7 @@ from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError, confor
 from dbt.adapters.iceberg_stream.tables.files.reader import NotByRewriting, no_rows
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import OVERFLOW
 from dbt.adapters.iceberg_stream.tables.merge.located import INSERTS, MAY_UPDATE, Locate
 from dbt.adapters.iceberg_stream.tables.merge.plan import MOST_SOURCE_ROWS, MergePlan, why_spark
 from dbt.adapters.iceberg_stream.tables.merge.rewrite import RewriteMerge
@@ -116,6 +117,10 @@ def merge(
         return MergeResult(spark_because=str(error))
     except ColumnError as error:
         return MergeResult(spark_because=error.clause)
+    except pa.ArrowInvalid as error:
+        if OVERFLOW not in str(error):
+            raise
+        return MergeResult(spark_because="the new rows have over 2 GiB of text in one column")
     if merged.committed is None:
         return MergeResult()
     return MergeResult(replace(read_outcome(merged.committed.snapshot), branch=branch))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,9 +76,11 @@ def why_spark(
         return "not_matched_by_source_action updates rows"
     if reason := why_spark_writes(metadata):
         return reason
-    every = (field for schema in metadata["schemas"] for field in schema["fields"])
+    every = [field for schema in metadata["schemas"] for field in schema["fields"]]
     if any(field["type"] == "variant" for field in iter_fields(every)):
         return "a column has the type variant"
+    if name := _partitioned_as_date(metadata, every):
+        return f"partitions of {name} are of the time when it was a date"
     types = {field["name"]: field["type"] for field in fields(metadata)}
     for name in plan.keys:
         if str(types.get(name)).split("(")[0] not in KEY_TYPES:
@@ -88,6 +90,25 @@ def why_spark(
         if name not in types:
             return f"the table has no column {name}"
     return None
+
+
+def _partitioned_as_date(metadata: Metadata, every: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return a column that was promoted from a date although its partitions then change.
+
+    Args:
+        metadata: table metadata.
+        every: the columns of all schemas.
+    """
+    sources = {
+        field["source-id"]
+        for spec in metadata["partition-specs"]
+        for field in spec["fields"]
+        if field["transform"].split("[")[0] in ("identity", "bucket")
+    }
+    dates = {column["id"] for column in every if column["type"] == "date"} & sources
+    return next(
+        (c["name"] for c in fields(metadata) if c["id"] in dates and c["type"] != "date"), None
+    )
 
 
 def sql_options(options: Mapping[str, Any]) -> list[str]:

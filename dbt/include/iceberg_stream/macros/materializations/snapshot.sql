@@ -74,12 +74,16 @@
     {%- endcall %}
   {%- else -%}
     {%- set plan = iceberg_stream__get_snapshot_plan(relation, columns) -%}
-    {%- set rewritten = adapter.merge_by_rewrite(relation, staging, plan, model) if not own -%}
     {#- A merge by rewriting notices ids of older versions itself. #}
-    {%- if not (rewritten and rewritten.merge_engine == 'rewrite')
-        and run_query(iceberg_stream__get_used_ids_sql(relation, staging, columns)).rows -%}
-      {% do adapter.stage_rows(staging, iceberg_stream__get_unused_ids_sql(relation, staging, columns)) %}
-      {%- set rewritten = adapter.merge_by_rewrite(relation, staging, plan, model) if not own -%}
+    {%- set rewritten = adapter.merge_by_rewrite(relation, staging, dict(plan, is_retried=true), model) if not own -%}
+    {%- if not (rewritten and rewritten.merge_engine == 'rewrite') -%}
+      {%- set has_used_ids = run_query(iceberg_stream__get_used_ids_sql(relation, staging, columns)).rows | length > 0 -%}
+      {%- if has_used_ids -%}
+        {% do adapter.stage_rows(staging, iceberg_stream__get_unused_ids_sql(relation, staging, columns)) %}
+      {%- endif -%}
+      {%- if not own and (has_used_ids or config.get('merge_engine') == 'rewrite') -%}
+        {%- set rewritten = adapter.merge_by_rewrite(relation, staging, plan, model) -%}
+      {%- endif -%}
     {%- endif -%}
     {% do iceberg_stream__run_merge(merge, rewritten) %}
   {%- endif -%}

@@ -82,11 +82,12 @@
     {%- endfor %}
     {%- for column in columns %}
     {%- set of_key = iceberg_stream__get_key_name(strategy.unique_key, column.name) %}
+    {%- set new = iceberg_stream__get_stored_sql(column, existing.get(column.name | lower)) %}
     {%- if of_key %}
     {#- The merge finds rows by it. #}
-    if(__dbt_change = 'insert', {{ column.quoted }}, __dbt_old_{{ of_key }}) as {{ column.quoted }},
+    if(__dbt_change = 'insert', {{ new }}, __dbt_old_{{ of_key }}) as {{ column.quoted }},
     {%- elif records_deletes and column.name | lower in existing %}
-    if(__dbt_change = 'deletion', {{ iceberg_stream__get_old_name(column) }}, {{ column.quoted }}) as {{ column.quoted }},
+    if(__dbt_change = 'deletion', {{ iceberg_stream__get_old_name(column) }}, {{ new }}) as {{ column.quoted }},
     {%- else %}
     {{ column.quoted }},
     {%- endif %}
@@ -151,6 +152,15 @@
   {%- endfor -%}
   {{ return(names) }}
 {% endmacro %}
+
+{#- A value as the table stores it: else Spark casts stored values to the type that the query has now. -#}
+{% macro iceberg_stream__get_stored_sql(column, type) -%}
+  {%- if type and type != column.data_type and '<' not in type -%}
+    cast({{ column.quoted }} as {{ type }})
+  {%- else -%}
+    {{ column.quoted }}
+  {%- endif -%}
+{%- endmacro %}
 
 {% macro iceberg_stream__get_old_name(column) -%}
   {{ adapter.quote('__dbt_old_column_' ~ column.name) }}
