@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import settings
@@ -47,6 +49,22 @@ def pytest_configure(config: pytest.Config) -> None:
         options = JAVA_OPTIONS if on_cluster else f"{JAVA_OPTIONS} {NO_CODEGEN}"
         os.environ.setdefault("JAVA_TOOL_OPTIONS", options)
         os.environ[ENGINE_HOME] = tempfile.mkdtemp(prefix="engine-")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with `variants(n)`, let all but n of its parameters be slow, always the same."""
+    variants: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("variants") and not item.get_closest_marker("slow"):
+            variants[item.nodeid.partition("[")[0]].append(item)
+    for name, group in variants.items():
+        mark = group[0].get_closest_marker("variants")
+        assert mark is not None
+        kept = Random(name).sample(range(len(group)), min(mark.args[0], len(group)))
+        for number, item in enumerate(group):
+            if number not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -90,6 +90,7 @@ class TestKeysOfAnotherWriter:
         run_dbt(["run"])
 
     @pytest.mark.parametrize("name", [*NAMES, BLIND])
+    @pytest.mark.variants(5)
     def test_no_key_is_there_twice(
         self, project: Any, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -94,6 +94,7 @@ class TestInterrupted(Marts):
         assert versions(project) == [[2], [2], [2]]
 
 
+@pytest.mark.slow
 class TestInterruptedEarlier(Marts):
     """A named build of several commands: all that any of them was to run must have succeeded."""
 
@@ -163,6 +164,7 @@ class TestRebuild(Marts):
         assert output.count("OK created sql table model") == 3
 
 
+@pytest.mark.slow
 class TestKilled(Marts):
     def test_at_random_moments(self, project: Any, start: Any) -> None:
         self.kill_runs(project, start, 2)

@@ -138,6 +138,7 @@ class TestDoors(Cached):
         ids=lambda value: value.split(" ")[0] if isinstance(value, str) else None,
     )
     @pytest.mark.parametrize("door", ["adapter", "other session"])
+    @pytest.mark.variants(5)
     def test_statements(
         self, project: Any, spark: Callable[[str], Any], door: str, sql: str, rows: list[int]
     ) -> None:

@@ -130,6 +130,7 @@ class TestCatalogFaults:
         assert sorted(lake.relations(schema)) == before
 
     @pytest.mark.parametrize("status", [500, 502, 503, 504])
+    @pytest.mark.variants(2)
     def test_a_commit_that_never_arrives(
         self, project: Any, proxy: FaultProxy, status: int
     ) -> None:
@@ -145,6 +146,7 @@ class TestCatalogFaults:
 
     @pytest.mark.parametrize("status", [500, 502, 504])
     @pytest.mark.parametrize("name", ["appended", "rebuilt"])
+    @pytest.mark.variants(3)
     def test_an_answer_that_is_lost(
         self, project: Any, proxy: FaultProxy, status: int, name: str
     ) -> None:
@@ -194,6 +196,7 @@ class TestCatalogFaults:
         run_dbt(["run"])
         assert len(self.rows(project, "appended") - before) == 1
 
+    @pytest.mark.slow
     def test_a_catalog_that_is_away_for_20_seconds(
         self, project: Any, catalog: RestCatalog
     ) -> None:

@@ -40,6 +40,7 @@ class TestLatestVersionPointer:
 
     @pytest.mark.parametrize("publish", ["immediately", "atomic"])
     @pytest.mark.parametrize("skip", ["false", "true"])
+    @pytest.mark.variants(2)
     def test_it_is_a_view_of_the_latest_version(
         self, project: Any, publish: str, skip: str
     ) -> None:

@@ -145,6 +145,7 @@ class TestFewRows(SelfReading):
         self.assert_none_lost(project, name)
 
 
+@pytest.mark.slow
 class TestManyRows(SelfReading):
     @pytest.fixture(scope="class")
     def dbt_profile_target(self, dbt_profile_target: Any) -> dict[str, object]:

@@ -361,6 +361,7 @@ class UnionProducer:
         self.shop.send_bytes(self.topic, self.message(name, **value))
 
 
+@pytest.mark.slow
 class TestUnions:
     """The schema of a topic is a union of records."""
 

@@ -147,6 +147,7 @@ def model(name: str) -> str:
     )
 
 
+@pytest.mark.slow
 class TestSecuredKafka:
     """With an engine of its own, which shows and writes down all that Spark can."""
 

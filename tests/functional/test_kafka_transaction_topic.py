@@ -253,6 +253,7 @@ class TestGroup:
         self.check_all(project, bank)
 
 
+@pytest.mark.slow
 class TestWithoutGroup:
     @pytest.fixture(scope="class")
     def models(self, bootstrap: str) -> dict[str, str]:

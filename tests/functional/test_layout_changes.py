@@ -41,6 +41,7 @@ def time_of(id: int) -> datetime:
     return START + timedelta(hours=id)
 
 
+@pytest.mark.slow
 class TestOverwriting:
     @pytest.fixture(scope="class")
     def models(self) -> dict[str, str]:

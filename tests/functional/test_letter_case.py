@@ -47,6 +47,7 @@ class LetterCase:
         return {r.node.name: r.message for r in results if r.status != "success"}
 
     @pytest.mark.parametrize("name", MODELS)
+    @pytest.mark.variants(6)
     def test_rows(self, project: Any, messages: dict[str, str], name: str) -> None:
         assert messages.get(name) is None
         actual = rows(project, f"select id, st.a, st.b, kept from {{schema}}.{name} order by id")
@@ -89,6 +90,7 @@ class TestMergesBySpark:
             "2 as N, 'a' as Part, 1 as ID",
         ],
     )
+    @pytest.mark.variants(6)
     def test_rows(self, project: Any, columns: str) -> None:
         run_dbt(["run", "--full-refresh"])
         run_dbt(["run", "--vars", str({"columns": columns})])

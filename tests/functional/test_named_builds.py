@@ -71,6 +71,7 @@ class TestNamedBuild(Shop):
         assert command(project, "publish", pr).exit_code == 0
         assert published(project, "orders") == [(n, 3) for n in range(5)]
 
+    @pytest.mark.slow
     def test_several_processes(self, project: Any, pr: str) -> None:
         """Two commands at the same time stage different models of one build."""
         before = published(project, "orders")

@@ -197,6 +197,7 @@ class TestWriterAndReader:
         assert contents(project) == before
 
 
+@pytest.mark.slow
 class TestStreams:
     """Two tables of one stream, on a catalog that tells of the newest snapshot only, and on S3."""
 

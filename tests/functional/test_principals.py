@@ -101,6 +101,7 @@ class TestWriterAndReader:
         ],
         ids=lambda command: "-".join(command[:3]).replace("--", ""),
     )
+    @pytest.mark.variants(4)
     def test_the_reader_writes_nothing(
         self, project: Any, catalog: RestCatalog, command: list[str]
     ) -> None:
@@ -268,6 +269,7 @@ class TestRenewal:
         sql = f"select count(*) from {project.test_schema}.at_once"
         assert project.run_sql(sql, fetch="all") == [(1,)]
 
+    @pytest.mark.slow
     def test_python_models_that_take_longer(self, project: Any) -> None:
         run_dbt(["run", "--select", "slow_0", "lazy", "kept", "counts"])
         for model in ("lazy", "kept", "counts"):

@@ -113,6 +113,7 @@ class TestChanges(Tested):
             ),
         ],
     )
+    @pytest.mark.variants(2)
     def test_other_writers(self, project: Any, statement: str, changed: set[str]) -> None:
         run(project, statement)
         assert ran() == changed
@@ -145,6 +146,7 @@ class TestChanges(Tested):
             ("functions/small.sql", "1000", "2000", {"of_function"}),
         ],
     )
+    @pytest.mark.variants(3)
     def test_project(
         self, project: Any, path: str, before: str, after: str, changed: set[str]
     ) -> None:

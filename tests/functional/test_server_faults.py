@@ -185,6 +185,7 @@ class TestServerRestarts:
     def built(self, project: Any) -> None:
         run_dbt(["run"])
 
+    @pytest.mark.slow
     def test_tasks_without_pyarrow(self, project: Any) -> None:
         """Spark merges, and no file of the failed tasks is left."""
         (result,) = run_dbt(["run", "--select", "merged"]).results
@@ -196,6 +197,7 @@ class TestServerRestarts:
         _, output = run_dbt_and_capture(arguments, expect_pass=False)
         assert "merge_engine is rewrite, but Spark's tasks failed" in " ".join(output.split())
 
+    @pytest.mark.slow
     def test_in_a_statement(
         self, project: Any, server: Restartable, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -97,6 +97,7 @@ class TestQueries(Skipping):
             ),
         ],
     )
+    @pytest.mark.variants(2)
     def test_code(self, project: Any, path: str, before: str, after: str, changed: str) -> None:
         edit(project, path, before, after)
         assert built() == {changed, *self.ALWAYS}

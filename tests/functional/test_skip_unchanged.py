@@ -101,6 +101,7 @@ class TestChanges(EveryKind):
             ("snapshots/f_history.sql", "['v']", "'all'", {"f_history"}),
         ],
     )
+    @pytest.mark.variants(3)
     def test_project(
         self, project: Any, path: str, before: str, after: str, changed: set[str]
     ) -> None:
@@ -148,6 +149,7 @@ class TestChanges(EveryKind):
             ("create or replace view {schema}.a_view as select 5 as id, 5 as v", {"a_view"}),
         ],
     )
+    @pytest.mark.variants(3)
     def test_other_writers(self, project: Any, statement: str, changed: set[str]) -> None:
         run(project, statement)
         assert built() >= changed

@@ -118,6 +118,7 @@ class TestMicrobatch:
         }
 
     @pytest.mark.parametrize("name", ["aligned", "unaligned", "by_spark"])
+    @pytest.mark.variants(2)
     def test_a_batch_replaces_its_day_only(self, project: Any, name: str) -> None:
         span = ["--event-time-start", "2024-01-01", "--event-time-end", "2024-01-05"]
         run_dbt(["run", "--select", "events", name, *span])

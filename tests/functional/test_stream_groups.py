@@ -108,6 +108,7 @@ class TestGroup:
         assert rows(project, ALL_ORDERS) == [(2, "new"), (3, "new")]
         assert summary(project, "orders")[WRITE_ID] == summary(project, "items")[WRITE_ID]
 
+    @pytest.mark.slow
     def test_a_service(self, project: Any) -> None:
         with service(project, "group") as running:
             land(project, "7", order(7, "new"), item(70, 7))

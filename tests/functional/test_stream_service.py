@@ -90,6 +90,7 @@ class TestService:
         assert read_property(table.metadata, SINK) is not None
 
 
+@pytest.mark.slow
 class TestLostEngine:
     """An engine of its own, which is killed under the service."""
 

@@ -162,6 +162,7 @@ def test_values_that_producers_write(spark: Session) -> None:
 
 
 @pytest.mark.parametrize("kind", ODD)
+@pytest.mark.variants(5)
 def test_values_that_are_odd(spark: Session, kind: str) -> None:
     chance = random.Random(kind)
     texts = [f'{{"a": {ODD[kind](chance)}}}' for _ in range(COUNT)]

@@ -30,6 +30,7 @@ def wrong(lake: IcebergCatalog, name: str) -> list[Finding]:
 
 
 @pytest.mark.parametrize(("version", "mode"), MODES)
+@pytest.mark.variants(2)
 def test_nothing_is_wrong_with_tables_of_spark(
     lake: IcebergCatalog, spark: Session, version: int, mode: str
 ) -> None:

@@ -95,6 +95,7 @@ LEFT = {"before files": (0, 0), "after files": (1, 0), "before swap": (1, 2), "a
     indirect=["place"],
 )
 @pytest.mark.parametrize("stage", LEFT)
+@pytest.mark.variants(8)
 def test_a_writer_that_is_killed(
     lake: IcebergCatalog, place: dict[str, str], stage: str, mode: str
 ) -> None:

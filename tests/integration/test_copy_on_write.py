@@ -81,6 +81,7 @@ def orphans(made: Bed) -> list[Any]:
 @pytest.mark.parametrize("tasks", [False, True])
 @pytest.mark.parametrize("by", ["", "a"])
 @pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.variants(3)
 def test_the_table_is_the_truth(bed: MakeBed, version: int, by: str, tasks: bool) -> None:
     made = bed(version, by, tasks)
     changes = random_changes(7, 60)

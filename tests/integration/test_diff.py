@@ -183,6 +183,7 @@ def test_duckdb_agrees(
 @pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.slow), 3])
 @settings(max_examples=7, **SETTINGS)
 @given(made=steps([None, *IDS]), pairs=PAIRS, memory=MEMORY)
+@pytest.mark.slow
 def test_spark_agrees(
     lake: IcebergCatalog,
     spark: Session,

@@ -139,6 +139,7 @@ def test_the_four_modes(served: Served) -> None:
 
 
 @pytest.mark.parametrize("statement", ["insert into s.kept ", ""])
+@pytest.mark.variants(2)
 def test_a_statement_that_is_canceled(served: Served, statement: str) -> None:
     ingest(served, "kept", "replace")
     slow = "select count(*), 'x' from range(100000000000) where hash(id) % 7 = 1"
@@ -240,6 +241,7 @@ def test_a_statement_that_needs_too_much_memory(local: Served) -> None:
     assert rows(local, "select 1") == [(1,)]
 
 
+@pytest.mark.slow
 def test_an_engine_that_ends(tmp_path: Path) -> None:
     """Queries that wait for their first rows, and new ones, run on the next engine."""
     profile = {"warehouse": str(tmp_path / "lake"), "engine_home": str(tmp_path / "engine")}

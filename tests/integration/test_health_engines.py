@@ -62,6 +62,7 @@ def test_figures_are_those_of_spark(lake: IcebergCatalog, spark: Session, versio
     assert before.partitions == 2
 
 
+@pytest.mark.slow
 def test_procedures_change_what_was_estimated(lake: IcebergCatalog, spark: Session) -> None:
     create(spark, "cured", 2)
     before = health(lake, "cured")

@@ -51,6 +51,7 @@ def compact(spark: Session, name: str) -> None:
 
 @pytest.mark.parametrize("max_keys", [0, 3])
 @pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.variants(2)
 def test_a_table_that_our_sink_writes(
     lake: IcebergCatalog, spark: Session, version: int, max_keys: int
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_table_that_our_sink_writes(
 
 
 @pytest.mark.parametrize("kind", ON_WRITE)
+@pytest.mark.variants(1)
 def test_changes_by_spark(lake: IcebergCatalog, spark: Session, kind: str) -> None:
     name = spark_table(spark, kind)
     replica = Replica(lake, spark, name)

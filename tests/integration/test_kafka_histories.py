@@ -80,6 +80,7 @@ def play(
         raise
 
 
+@pytest.mark.slow
 def test_paths_alternate(
     bootstrap: str,
     lake: IcebergCatalog,

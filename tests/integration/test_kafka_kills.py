@@ -153,6 +153,7 @@ def killed_at_random_moments(
     ],
     indirect=["messages"],
 )
+@pytest.mark.slow
 def test_killed_at_random_moments(
     messages: Messages, tmp_path: Path, keys: tuple[str, ...]
 ) -> None:

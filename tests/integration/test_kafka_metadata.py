@@ -194,6 +194,7 @@ def all_columns(schema: pa.Schema) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
+@pytest.mark.variants(2)
 def test_all_fields(bootstrap: str, spark: Session, kind: str) -> None:
     sent = send(bootstrap, kind)
     source = source_of(kind, bootstrap, sent.topic)

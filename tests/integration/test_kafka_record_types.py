@@ -234,6 +234,7 @@ def in_spark(*arguments: Any) -> Any:
     [Avro(), Unions(), Protobuf(), Json()],
     ids=["avro", "unions", "protobuf", "json"],
 )
+@pytest.mark.variants(2)
 def test_random_topics(
     bootstrap: str,
     lake: IcebergCatalog,

@@ -55,6 +55,7 @@ def read(session: Session, bootstrap: str, topic: str, start: Any, end: Any) -> 
     return ids
 
 
+@pytest.mark.slow
 def test_every_session_reads_between_offsets(bootstrap: str, endpoint: Endpoint) -> None:
     # Jars that a session adds by itself serve the first session of a server only.
     create(bootstrap, "numbers")

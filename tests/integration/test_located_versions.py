@@ -82,6 +82,7 @@ def other_writer(bed: Bed, chosen: random.Random, truth: list[Version]) -> list[
 @pytest.mark.parametrize(
     ("version", "runner", "seed"), [(2, in_process, 1), (3, in_process, 2), (3, in_tasks, 3)]
 )
+@pytest.mark.variants(1)
 def test_random_histories(
     lake: IcebergCatalog, spark: Session, tmp_path: Path, version: int, runner: Any, seed: int
 ) -> None:
@@ -116,6 +117,7 @@ def test_random_histories(
         ({"MOST_BYTES": 1}, True),
     ],
 )
+@pytest.mark.variants(2)
 def test_both_ways_are_the_same(
     lake: IcebergCatalog,
     spark: Session,

@@ -168,6 +168,7 @@ SEEDS = [39, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20))
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["flat", "identity", "buckets"])
+@pytest.mark.variants(4)
 def test_histories(
     lake: IcebergCatalog, spark: Session, layout: str, mode: str, version: int, seed: int
 ) -> None:

@@ -169,6 +169,7 @@ def test_many_sequence_numbers(lake: IcebergCatalog, spark: Session, version: in
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("spec", ["bucket(4, id)", "truncate(2, name), id", "truncate(10, id)"])
+@pytest.mark.variants(2)
 def test_partitions(lake: IcebergCatalog, spark: Session, version: int, spec: str) -> None:
     name = new_table(spark, version, f"partitioned by ({spec})")
     rows = [(n, f"{n % 7}-{n}") for n in range(40)]

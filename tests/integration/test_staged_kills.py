@@ -185,6 +185,7 @@ KINDS = ("refused", "killed before", "killed after")
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+@pytest.mark.slow
 def test_the_last_commit_is_refused(bed: MakeBed) -> None:
     made = bed("versions")
     fault = Fault(6, "refused")

@@ -337,6 +337,7 @@ def require_stopped(error: StatementError) -> None:
     [sql for sql in WAYS_AROUND.values() if sql],
     ids=[name for name, sql in WAYS_AROUND.items() if sql],
 )
+@pytest.mark.variants(40)
 def test_ways_around_through_views(owner: Session, caller: Session, folder: Path, sql: str) -> None:
     """A catalog may have a view of any text, which nobody has checked."""
     owner.run("create or replace view lake.s.way as select 1 as a")

@@ -124,6 +124,7 @@ def test_late_changes(bed: MakeBed, layout: str, partition: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["auto", "equality", "copy_on_write"])
+@pytest.mark.variants(2)
 def test_deletes_are_remembered_after_a_compaction(bed: MakeBed, encoding: str) -> None:
     made = bed(deletes="op = 'd'", sequence_by=("at",), delete_encoding=encoding)
     options = "map('rewrite-all', 'true', 'delete-file-threshold', '1')"
@@ -138,6 +139,7 @@ def test_deletes_are_remembered_after_a_compaction(bed: MakeBed, encoding: str) 
 
 
 @pytest.mark.parametrize("encoding", ["auto", "equality"])
+@pytest.mark.variants(2)
 def test_late_changes_of_columns(bed: MakeBed, encoding: str) -> None:
     """Spark reads the table's rows then, and which keys are deleted."""
     made = bed(
@@ -278,6 +280,7 @@ def test_versions_of_rows_without_a_start(bed: MakeBed) -> None:
         ),
     ],
 )
+@pytest.mark.variants(2)
 def test_another_writer_changes_the_rows_that_were_read(
     bed: MakeBed, monkeypatch: pytest.MonkeyPatch, options: Any, change: Row, expected: Any
 ) -> None:

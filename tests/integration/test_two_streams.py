@@ -129,6 +129,7 @@ class History:
 
 
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 400), marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_random_histories(seeds: range) -> None:
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:

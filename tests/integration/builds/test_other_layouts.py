@@ -87,6 +87,7 @@ OURS: dict[str, Callable[[IcebergCatalog], None]] = {
 
 @pytest.mark.parametrize("foreign", FOREIGN)
 @pytest.mark.parametrize("ours", OURS)
+@pytest.mark.variants(10)
 def test_ids_are_not_given_twice(lake: IcebergCatalog, ours: str, foreign: Any) -> None:
     """The table is published with the build's layout, or it is a conflict."""
     write(lake, "t", [1, 2], Mode.REPLACE)

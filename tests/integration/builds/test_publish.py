@@ -84,6 +84,7 @@ def test_one_transaction(lake: IcebergCatalog, server: RestCatalog) -> None:
     assert [path for _, path in writes] == ["/v1/transactions/commit"]
 
 
+@pytest.mark.variants(2)
 @EACH_ENDING
 def test_interrupted_at_every_call(
     lake: IcebergCatalog, endings: Sequence[Callable[[IcebergCatalog], Any]]
@@ -180,6 +181,7 @@ def test_what_cannot_be_published(lake: IcebergCatalog) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.variants(2)
 def test_random_builds(lake: IcebergCatalog, seed: int) -> None:
     """Builds, other writers, interruptions and ends in any order, against a model."""
     choose = random.Random(seed)

@@ -61,6 +61,7 @@ def rich() -> Budget:
 
 @pytest.mark.parametrize("spec", [UNPARTITIONED_PARTITION_SPEC, BY_PART])
 @pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.variants(2)
 def test_debt_does_not_grow(lake: IcebergCatalog, version: int, spec: PartitionSpec) -> None:
     make_table(lake, version, spec)
     sink, truth = open_sink(lake), Truth()

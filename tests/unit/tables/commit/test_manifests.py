@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pytest
 from pyiceberg import types as iceberg
 from pyiceberg.conversions import to_bytes
-from pyiceberg.manifest import DataFile, ManifestFile, PartitionFieldSummary
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile, PartitionFieldSummary
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.tables.commit import manifests as under_test
-from dbt.adapters.iceberg_stream.tables.commit.change import append
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     iter_manifests,
     read_manifest,
@@ -23,7 +31,16 @@ from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import (
     FieldValues,
     may_have_partition,
 )
-from tests.unit.local_tables import FIELD, commit, data_file, load, make_table
+from tests.unit.local_tables import (
+    FIELD,
+    NAME,
+    commit,
+    data_file,
+    live,
+    load,
+    make_table,
+    manifests,
+)
 
 FULL = {
     "column_sizes": {1: 10},
@@ -72,6 +89,85 @@ def test_manifests_come_in_their_order(lake: IcebergCatalog, count: int) -> None
     ]
     assert [path for path, _ in actual] == [m.manifest_path for m in wanted]
     assert [paths for _, paths in actual] == [[str(n)] for n in reversed(range(count))]
+
+
+PARTITIONED = Schema(
+    iceberg.NestedField(1, "x", iceberg.StringType(), required=False),
+    iceberg.NestedField(2, "d", iceberg.DoubleType(), required=False),
+    iceberg.NestedField(3, "n", iceberg.DecimalType(9, 2), required=False),
+)
+BY_ALL = PartitionSpec(
+    *(PartitionField(n, 999 + n, IdentityTransform(), f"p{n}") for n in (1, 2, 3))
+)
+
+
+def random_file(rng: Random, path: str) -> DataFile:
+    partition = (
+        rng.choice([None, "", "é" * 70]),
+        rng.choice([None, 0.1, -0.0, math.nan]),
+        rng.choice([None, Decimal("1.10"), Decimal("-9999999.99")]),
+    )
+    counts = {n: rng.randrange(1 << rng.randrange(1, 40)) for n in rng.sample(range(300), 9)}
+    bounds = {n: rng.randbytes(rng.randrange(20)) for n in rng.sample(range(300), 9)}
+    chosen: dict[str, Any] = {
+        "column_sizes": counts,
+        "value_counts": counts,
+        "nan_value_counts": {},
+        "lower_bounds": bounds,
+        "upper_bounds": bounds,
+        "key_metadata": b"key",
+        "split_offsets": [4, 1 << 40],
+        "sort_order_id": 3,
+    }
+    kept = {name: value for name, value in chosen.items() if rng.random() < 0.7}
+    return data_file(path, rng.randrange(1 << 33), partition, **kept)
+
+
+def seen(lake: IcebergCatalog) -> dict[str, str]:
+    """Live entries as PyIceberg reads them, but for their status."""
+    table = lake.pyiceberg.load_table(NAME)
+
+    def shown(value: Any) -> Any:
+        return dict(value) if isinstance(value, Mapping) else value
+
+    return {
+        entry.data_file.file_path: repr(
+            [entry.snapshot_id, entry.sequence_number, *map(shown, entry.data_file._data)]
+        )
+        for manifest in manifests(lake)
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    }
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("are_copied", [True, False])
+def test_entries_that_stay_are_as_they_were(
+    lake: IcebergCatalog, version: int, are_copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of entries that are written again, the bytes are copied, unless they have inherited an id."""
+    copied = []
+    real = under_test._stored
+
+    def stored(entry: ManifestEntry, schema: str) -> bytes | None:
+        content = real(entry, schema) if are_copied else None
+        copied.append(content is not None)
+        return content
+
+    monkeypatch.setattr(under_test, "_stored", stored)
+    rng, paths = Random(version), itertools.count()
+    make_table(lake, version, PARTITIONED, BY_ALL, {"commit.manifest.target-size-bytes": "9000"})
+    for _ in range(12):
+        before = seen(lake)
+        gone = set(rng.sample(sorted(before), len(before) // 4))
+        new = [random_file(rng, str(next(paths))) for _ in range(rng.randrange(1, 9))]
+        removed = tuple(file for file in live(lake) if file.file_path in gone)
+        commit(lake, Change(Operation.OVERWRITE, (AddedFiles(tuple(new)),), removed))
+        after = seen(lake)
+        assert set(after) == set(before) - gone | {file.file_path for file in new}
+        assert {path: after[path] for path in before if path not in gone} == {
+            path: entry for path, entry in before.items() if path not in gone
+        }
+    assert are_copied == any(copied)
 
 
 def summary(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -36,7 +36,7 @@ DATA, POSITIONS, EQUALITY = (
 
 
 def check_live(
-    metadata: Metadata, schemas: TableSchemas, ref: str, entries: list[ManifestEntry]
+    metadata: Metadata, schemas: TableSchemas, ref: str, entries: Sequence[ManifestEntry]
 ) -> Iterator[Finding]:
     """Check the live entries of a branch or tag, without reading their files.
 

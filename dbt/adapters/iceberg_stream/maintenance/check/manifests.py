@@ -82,7 +82,7 @@ def check_manifests(
         for manifest in manifests:
             if manifest.manifest_path in visited and not names:
                 continue
-            entries: list[ManifestEntry] = []
+            entries: Sequence[ManifestEntry] = []
             try:
                 entries = read_manifest(table.io, manifest)
             except (OSError, *DAMAGED) as error:
@@ -168,7 +168,7 @@ def _check_manifest(
     table: LoadedTable,
     schemas: TableSchemas,
     manifest: ManifestFile,
-    entries: list[ManifestEntry],
+    entries: Sequence[ManifestEntry],
     snapshot: Mapping[str, Any],
 ) -> Iterator[Finding]:
     where = manifest.manifest_path
@@ -194,7 +194,7 @@ def _check_manifest(
     yield from _partition_summaries(schemas, manifest, entries)
 
 
-def _counts(manifest: ManifestFile, entries: list[ManifestEntry]) -> Iterator[Finding]:
+def _counts(manifest: ManifestFile, entries: Sequence[ManifestEntry]) -> Iterator[Finding]:
     for status, files, rows in (
         (ADDED, manifest.added_files_count, manifest.added_rows_count),
         (EXISTING, manifest.existing_files_count, manifest.existing_rows_count),
@@ -212,7 +212,7 @@ def _counts(manifest: ManifestFile, entries: list[ManifestEntry]) -> Iterator[Fi
 
 
 def _numbers(
-    manifest: ManifestFile, entries: list[ManifestEntry], snapshot: Mapping[str, Any]
+    manifest: ManifestFile, entries: Sequence[ManifestEntry], snapshot: Mapping[str, Any]
 ) -> Iterator[Finding]:
     own = manifest.sequence_number or 0
     live = [entry for entry in entries if entry.status != DELETED]
@@ -237,7 +237,7 @@ def _numbers(
 
 
 def _partition_summaries(
-    schemas: TableSchemas, manifest: ManifestFile, entries: list[ManifestEntry]
+    schemas: TableSchemas, manifest: ManifestFile, entries: Sequence[ManifestEntry]
 ) -> Iterator[Finding]:
     types = schemas.partition_types(manifest.partition_spec_id)
     for index, summary in enumerate(manifest.partitions or []):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -40,7 +40,11 @@ NO_FOOTER = (ValueError, KeyError, TypeError, AttributeError, struct.error)
 
 
 def check_positions(
-    io: FileIO, version: int, ref: str, entries: list[ManifestEntry], deleted: dict[str, BitMap64]
+    io: FileIO,
+    version: int,
+    ref: str,
+    entries: Sequence[ManifestEntry],
+    deleted: dict[str, BitMap64],
 ) -> Iterator[Finding]:
     """Read and check the position deletes and deletion vectors of a branch or tag.
 

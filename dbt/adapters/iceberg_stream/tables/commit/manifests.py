@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -49,7 +49,14 @@ from pyiceberg.types import (
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.schema_conversion import LOGICAL_FIELD_TYPE_MAPPING
 
-from dbt.adapters.iceberg_stream.tables.commit.avro_files import SameSchemaFile, iceberg_schema
+from dbt.adapters.iceberg_stream.tables.commit.avro_files import (
+    SCHEMA_KEY,
+    CopyWriter,
+    SameSchemaFile,
+    avro_schema,
+    iceberg_schema,
+    paused_collection,
+)
 from dbt.adapters.iceberg_stream.tables.commit.avro_repairs import repair
 from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import summaries
 
@@ -67,14 +74,16 @@ LOCAL = ("file:", "/")
 # Entries that stay in memory, in all and of one manifest. Manifests never change.
 CACHED_ENTRIES, CACHED_MANIFEST = 4096, 256
 Test = Callable[[ManifestEntry], bool]
-_Read = Callable[[], list[ManifestEntry]]
+_Read = Callable[[], list["StoredEntry"]]
 _CacheKey = tuple[str, int, int | None, int | None, int | None]
 # Readers that stay in memory: one for each Avro schema, which differs with the partition spec.
 CACHED_READERS = 128
-_cache: LRUCache[_CacheKey, list[ManifestEntry]] = LRUCache(CACHED_ENTRIES, getsizeof=len)
+_cache: LRUCache[_CacheKey, list[StoredEntry]] = LRUCache(CACHED_ENTRIES, getsizeof=len)
 _cache_lock = threading.Lock()
 # The sequence number of a new manifest until its snapshot's manifest list is written.
 UNASSIGNED = -1
+# The name of a manifest's records.
+ENTRY = "manifest_entry"
 # Ids of fields in manifests (Iceberg spec, "Manifests").
 STATUS_ID, DATA_FILE_ID, FILE_FORMAT_ID, PARTITION_ID = 0, 2, 101, 102
 CONTENT_ID, EQUALITY_IDS_ID, EQUALITY_IDS_ELEMENT_ID = 134, 135, 136
@@ -107,7 +116,7 @@ class ManifestWriter:
     snapshot_id: int
 
     def write(
-        self, location: str, content: ManifestContent, entries: list[ManifestEntry]
+        self, location: str, content: ManifestContent, entries: Sequence[ManifestEntry]
     ) -> ManifestFile:
         """Write a manifest.
 
@@ -119,12 +128,13 @@ class ManifestWriter:
         Returns:
             The manifest list's entry, with unassigned sequence numbers.
         """
-        output = self.io.new_output(location)
-        with AvroOutputFile[ManifestEntry](
-            output_file=output,
-            file_schema=_with_data_file(self.format_version, self.partition, EQUALITY_IDS),
+        file_schema = _with_data_file(self.format_version, self.partition, EQUALITY_IDS)
+        schema = avro_schema(file_schema, ENTRY)
+        output = AvroOutputFile[ManifestEntry](
+            output_file=self.io.new_output(location),
+            file_schema=file_schema,
             record_schema=_with_data_file(3, self.partition, EQUALITY_IDS),
-            schema_name="manifest_entry",
+            schema_name=ENTRY,
             metadata={
                 "schema": self.schema.model_dump_json(),
                 "partition-spec": _spec_fields(self.spec),
@@ -132,13 +142,15 @@ class ManifestWriter:
                 "format-version": str(self.format_version),
                 "content": "data" if content == ManifestContent.DATA else "deletes",
             },
-        ) as writer:
-            writer.write_block(entries)
+        )
+        output.writer = CopyWriter(output.writer, lambda entry: _stored(entry, schema))
+        with output as writer:
+            writer.write_block(list(entries))
             length = writer.output_stream.tell()
         return self._manifest_file(location, length, content, entries)
 
     def _manifest_file(
-        self, location: str, length: int, content: ManifestContent, entries: list[ManifestEntry]
+        self, location: str, length: int, content: ManifestContent, entries: Sequence[ManifestEntry]
     ) -> ManifestFile:
         by_status = {s: [e for e in entries if e.status == s] for s in (ADDED, EXISTING, DELETED)}
         rows = {s: sum(e.data_file.record_count for e in group) for s, group in by_status.items()}
@@ -166,6 +178,37 @@ class ManifestWriter:
             key_metadata=None,
             first_row_id=None,
         )
+
+
+class StoredEntry(ManifestEntry):
+    """An entry of a manifest that was read.
+
+    Attributes:
+        schema: of the manifest, in Avro's JSON.
+        data_file_bytes: the data file in that schema; None if it has inherited a value.
+    """
+
+    schema: str
+    data_file_bytes: bytes | None = None
+
+    def changed(self, status: ManifestEntryStatus, snapshot_id: int | None) -> StoredEntry:
+        """Return the entry with another status and snapshot.
+
+        Args:
+            status: existing or deleted.
+            snapshot_id: the snapshot that added or deleted the file.
+        """
+        numbers = self.sequence_number, self.file_sequence_number
+        result = StoredEntry(status, snapshot_id, *numbers, self.data_file)
+        result.schema, result.data_file_bytes = self.schema, self.data_file_bytes
+        return result
+
+
+def _stored(entry: ManifestEntry, schema: str) -> bytes | None:
+    """Return the bytes of an entry's data file in a schema; None if it has to be encoded."""
+    if isinstance(entry, StoredEntry) and entry.schema == schema:
+        return entry.data_file_bytes
+    return None
 
 
 def entry(
@@ -241,7 +284,7 @@ def _stored_types(io: FileIO, manifest: ManifestFile) -> dict[int, IcebergType]:
 
 def read_manifest(
     io: FileIO, manifest: ManifestFile, test: Test = lambda _: True
-) -> list[ManifestEntry]:
+) -> list[StoredEntry]:
     """Read the entries of a manifest, with the fields that they inherit from it.
 
     Args:
@@ -255,10 +298,10 @@ def read_manifest(
     entries = []
     next_row_id, number = first_row_id(manifest), manifest.sequence_number
     snapshot_id, spec_id = manifest.added_snapshot_id, manifest.partition_spec_id
-    with SameSchemaFile[ManifestEntry](
-        io.new_input(manifest.manifest_path), _manifest_reader
-    ) as reader:
-        for item in reader:
+    file = SameSchemaFile[StoredEntry](io.new_input(manifest.manifest_path), _manifest_reader)
+    with file as reader, paused_collection():
+        schema = reader.header.meta[SCHEMA_KEY]
+        for item, content in reader.with_bytes(DATA_FILE):
             if item.snapshot_id is None and snapshot_id is not None:
                 item.snapshot_id = snapshot_id
             if item.sequence_number is None:
@@ -266,24 +309,27 @@ def read_manifest(
             if item.file_sequence_number is None:
                 item.file_sequence_number = number
             item.data_file.spec_id = spec_id
+            item.schema = schema
             # Only live files get row ids from the manifest (spec, "First Row ID Inheritance").
             is_live = item.status != DELETED
             if next_row_id is not None and is_live and item.data_file[FILE_FIRST_ROW_ID] is None:
                 item.data_file[FILE_FIRST_ROW_ID] = next_row_id
                 next_row_id += item.data_file.record_count
+            else:
+                item.data_file_bytes = content
             if test(item):
                 entries.append(item)
     return entries
 
 
-def read_manifests(io: FileIO, manifests: Iterable[ManifestFile]) -> list[list[ManifestEntry]]:
+def read_manifests(io: FileIO, manifests: Iterable[ManifestFile]) -> list[list[StoredEntry]]:
     """Read the entries of several manifests in parallel; see `read_manifest`."""
     return list(ExecutorFactory.get_or_create().map(lambda m: read_manifest(io, m), manifests))
 
 
 def iter_manifests(
     io: FileIO, manifests: Iterable[ManifestFile], test: Test = lambda _: True
-) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
+) -> Iterator[tuple[ManifestFile, list[StoredEntry]]]:
     """Iterate over manifests and those of their entries that a test selects, in order.
 
     A few manifests are read in advance, in threads unless they are local. Small ones, which
@@ -311,7 +357,7 @@ def _reading(pool: Executor, io: FileIO, manifest: ManifestFile, test: Test) -> 
     return read if manifest.manifest_path.startswith(LOCAL) else pool.submit(read).result
 
 
-def _read_and_cache(io: FileIO, manifest: ManifestFile, test: Test) -> list[ManifestEntry]:
+def _read_and_cache(io: FileIO, manifest: ManifestFile, test: Test) -> list[StoredEntry]:
     if not _is_small(manifest):
         return read_manifest(io, manifest, test)
     entries = read_manifest(io, manifest)
@@ -352,7 +398,7 @@ def _manifest_reader(avro_schema: str) -> Reader:
     return resolve_reader(
         iceberg_schema(avro_schema),
         READ_ENTRY,
-        {-1: ManifestEntry, DATA_FILE_ID: DataFile},
+        {-1: StoredEntry, DATA_FILE_ID: DataFile},
         {
             STATUS_ID: ManifestEntryStatus,
             FILE_FORMAT_ID: FileFormat,
@@ -423,6 +469,7 @@ def write_manifest_list(
 
 
 # Positions of fields in PyIceberg's records.
+DATA_FILE = [f.name for f in MANIFEST_ENTRY_SCHEMAS[3].fields].index("data_file")
 REFERENCED_DATA_FILE = [f.name for f in DATA_FILE_TYPE[3].fields].index("referenced_data_file")
 FILE_FIRST_ROW_ID = [f.name for f in DATA_FILE_TYPE[3].fields].index("first_row_id")
 FIRST_ROW_ID = [f.name for f in MANIFEST_LIST_FILE_SCHEMAS[3].fields].index("first_row_id")

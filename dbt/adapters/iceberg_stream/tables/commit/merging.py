@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.utils.properties import property_as_bool, property_as_int
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.tables.commit.manifests import DELETED, read_manifests
+from dbt.adapters.iceberg_stream.tables.commit.manifests import DELETED, StoredEntry, read_manifests
 
 ENABLED = "commit.manifest-merge.enabled"
 MIN_COUNT = "commit.manifest.min-count-to-merge"
@@ -19,7 +19,7 @@ TARGET_SIZE = "commit.manifest.target-size-bytes"
 DEFAULT_MIN_COUNT = 100
 DEFAULT_TARGET_SIZE = 8 * 1024 * 1024
 
-Rewrite = Callable[[Metadata, ManifestFile, list[ManifestEntry]], ManifestFile]
+Rewrite = Callable[[Metadata, ManifestFile, list[StoredEntry]], ManifestFile]
 
 
 def merge_small(
@@ -89,11 +89,11 @@ class ManifestBin:
     older: ManifestFile
     size: int = 0
     paths: list[str] = field(default_factory=list)
-    live: list[ManifestEntry] = field(default_factory=list)
+    live: list[StoredEntry] = field(default_factory=list)
     deleted: frozenset[int] = frozenset()
 
     @property
-    def rewrite(self) -> tuple[ManifestFile, list[ManifestEntry], frozenset[int]]:
+    def rewrite(self) -> tuple[ManifestFile, list[StoredEntry], frozenset[int]]:
         """What to write: an older manifest, the entries, and those that are deleted."""
         return self.older, self.live, self.deleted
 
@@ -126,7 +126,7 @@ class MergedManifests:
         return self.is_enabled and manifest.manifest_length < self.target / 2
 
     def add(
-        self, manifest: ManifestFile, live: Sequence[ManifestEntry], deleted: frozenset[int]
+        self, manifest: ManifestFile, live: Sequence[StoredEntry], deleted: frozenset[int]
     ) -> None:
         """Add a manifest.
 

@@ -8,7 +8,7 @@ import secrets
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from functools import cache
@@ -30,6 +30,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata, current
 from dbt.adapters.iceberg_stream.catalog.tables import NO_SNAPSHOT
+from dbt.adapters.iceberg_stream.tables.commit.avro_files import paused_collection
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ADDED,
@@ -38,6 +39,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     FILE_FIRST_ROW_ID,
     REFERENCED_DATA_FILE,
     ManifestWriter,
+    StoredEntry,
     entry,
     iter_manifests,
     partition_types,
@@ -107,7 +109,8 @@ class SnapshotProducer:
         # Storage requests are slow, so independent ones run in parallel.
         reading = _pool().submit(self._base_manifests, parent)
         added_manifests = self._new_manifests(metadata, last)
-        base_manifests, removed = self._without_removed(metadata, reading.result())
+        with paused_collection():
+            base_manifests, removed = self._without_removed(metadata, reading.result())
         if not self.change.merges_manifests:
             base_manifests = merge_small(
                 self.io, metadata, added_manifests, base_manifests, self._rewrite
@@ -241,18 +244,14 @@ class SnapshotProducer:
         self,
         metadata: Metadata,
         manifest: ManifestFile,
-        live: list[ManifestEntry],
+        live: list[StoredEntry],
         deleted: frozenset[int] = frozenset(),
     ) -> ManifestFile:
         """Write a manifest again, with the entries whose `id()` is in `deleted` as deleted."""
         entries = [
-            entry(
-                DELETED if id(item) in deleted else EXISTING,
-                item.data_file,
-                self.snapshot_id if id(item) in deleted else item.snapshot_id,
-                item.sequence_number,
-                item.file_sequence_number,
-            )
+            item.changed(DELETED, self.snapshot_id)
+            if id(item) in deleted
+            else item.changed(EXISTING, item.snapshot_id)
             for item in live
         ]
         spec = manifest.partition_spec_id
@@ -288,7 +287,7 @@ class SnapshotProducer:
         metadata: Metadata,
         spec_id: int,
         content: ManifestContent,
-        entries: list[ManifestEntry],
+        entries: Sequence[ManifestEntry],
         older: ManifestFile | None = None,
     ) -> ManifestFile:
         spec = partition_spec(metadata, spec_id)
