@@ -22,6 +22,9 @@ NEXT_TESTS := $(addprefix tests/functional/,adapter/test_basic.py::TestSimpleMat
     adapter/test_basic.py::TestIncremental adapter/test_basic.py::TestSnapshotTimestamp \
     adapter/test_empty.py test_builds.py::TestFailure test_catalogs.py::TestSecondForm test_dbt_1_12.py)
 
+# The last digit of the commit's id tells which half of the longest tests runs.
+SHARE ?= $(shell echo $$(( 0x0$$(git rev-parse HEAD 2>/dev/null | tail -c 2) % 2 )))/2
+
 # Needed by unit tests. Not pinned, because they must work with old versions of the other packages.
 UNIT_TESTS_NEED := confluent-kafka cryptography duckdb duckdb-extension-avro duckdb-extension-iceberg \
     fastavro grpcio-tools hypothesis 'moto[s3,server]' msgspec ptars pyruhvro pytest pytest-timeout pytest-xdist
@@ -44,7 +47,7 @@ SHOP_TODAY ?= $(if $(wildcard $(SHOP)/lakehouse/catalog.db),2026-04-30,2026-03-3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-tpch demo-cluster demo-stream demo-pr demo-ledger test test-embedded test-others unit unit-minimal
+.PHONY: help venv demo demo-tpch demo-cluster demo-stream demo-pr demo-ledger test test-all test-embedded test-others unit unit-minimal
 .PHONY: lint style types test-slow test-cluster
 .PHONY: test-cluster-short test-dbt-1.12 test-dbt-1.12-short coverage engine-jar docs docs-check report-check lock mutants defects bench stop clean
 
@@ -76,12 +79,17 @@ demo-ledger: $(VENV)/.installed ## Read files, tag, branch and clone tables, in 
 	$(BIN)/python examples/ledger/demo.py
 
 # Most of the time goes to the first part. The second one uses what that leaves of two cores.
-test: style ## Run the whole suite
+test: style ## Run the suite, but half of the functional and integration tests; the commit says which
+	@echo "Share $(SHARE) of the functional and integration tests; SHARE=0/1 runs all of them."
 	$(MAKE) --no-print-directory --jobs 2 test-embedded test-others
+
+test-all: ## Run the whole suite
+	$(MAKE) --no-print-directory test SHARE=0/1
 
 # In the order of the files: by default those with few tests, which are the longest ones, come last.
 test-embedded: $(VENV)/.dev-installed ## Run all tests that are not long on the embedded engine
-	$(BIN)/pytest tests -m "not slow" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
+	$(BIN)/pytest tests -m "not slow" --share $(SHARE) --numprocesses $(WORKERS) \
+	    --dist loadfile --no-loadscope-reorder --durations 25
 
 test-others: $(VENV)/.dev-installed ## Check types, and run a few tests on a cluster and with dbt-core 1.12
 	$(MAKE) --no-print-directory types

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,8 @@ FEW_ROWS: dict[str, dict[str, object]] = {
     "off": {"small_table_rows": 0},
     "forced": {"small_table_rows": 1_000_000},
 }
+# The official suite of dbt's adapters, and what takes little time.
+IN_ALL_SHARES = ("tests/unit", "tests/functional/adapter")
 ENGINE_HOME = "ICEBERG_STREAM_TEST_ENGINE"
 # The optimizing compiler of Java costs tests more than it gains them, and so do the programs that
 # Spark writes and compiles for each query. On a cluster it does write them.
@@ -52,7 +55,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the variants that are slow, and leave out what other shares run."""
+    mark_slow_variants(items)
+    number, shares = map(int, config.getoption("--share").split("/"))
+    kept, others = [], []
+    for item in items:
+        (kept if share_of(item, shares) in (None, number) else others).append(item)
+    config.hook.pytest_deselected(items=others)
+    items[:] = kept
+
+
+def share_of(item: pytest.Item, shares: int) -> int | None:
+    """The share of a test, the same for all of a class; None for tests that all shares run."""
+    if item.nodeid.startswith(IN_ALL_SHARES):
+        return None
+    name = item.nodeid.partition("[")[0].split("::")[:2]
+    return zlib.crc32("::".join(name).encode()) % shares
+
+
+def mark_slow_variants(items: list[pytest.Item]) -> None:
     """Of a test with `variants(n)`, let all but n of its parameters be slow, always the same."""
     variants: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -161,6 +183,11 @@ def dbt_profile_target(request: pytest.FixtureRequest, engine_home: Path) -> dic
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--share",
+        default="0/1",
+        help="run one share of the functional and integration tests: 1/2 is the second half",
+    )
     parser.addoption(
         "--method",
         choices=("embedded", "connect"),
