@@ -67,7 +67,7 @@ class HighestValues:
         """
         before, self._bounds, unbounded = self._bounds, {}, []
         self._files = {file.file_path: file for file in files}
-        for file in files:
+        for file in self._files.values():
             bound = before.get(file.file_path) or self._bound(file)
             if bound is None:
                 unbounded.append(file.file_path)

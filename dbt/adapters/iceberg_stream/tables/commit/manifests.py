@@ -181,15 +181,17 @@ class ManifestWriter:
 
 
 class StoredEntry(ManifestEntry):
-    """An entry of a manifest that was read.
+    """An entry of a manifest that was read, or that takes the place of such an entry.
 
     Attributes:
         schema: of the manifest, in Avro's JSON.
         data_file_bytes: the data file in that schema; None if it has inherited a value.
+        is_copy: whether the bytes are written: what was read may have been changed since.
     """
 
     schema: str
     data_file_bytes: bytes | None = None
+    is_copy: bool = False
 
     def changed(self, status: ManifestEntryStatus, snapshot_id: int | None) -> StoredEntry:
         """Return the entry with another status and snapshot.
@@ -201,12 +203,13 @@ class StoredEntry(ManifestEntry):
         numbers = self.sequence_number, self.file_sequence_number
         result = StoredEntry(status, snapshot_id, *numbers, self.data_file)
         result.schema, result.data_file_bytes = self.schema, self.data_file_bytes
+        result.is_copy = True
         return result
 
 
 def _stored(entry: ManifestEntry, schema: str) -> bytes | None:
     """Return the bytes of an entry's data file in a schema; None if it has to be encoded."""
-    if isinstance(entry, StoredEntry) and entry.schema == schema:
+    if isinstance(entry, StoredEntry) and entry.is_copy and entry.schema == schema:
         return entry.data_file_bytes
     return None
 
