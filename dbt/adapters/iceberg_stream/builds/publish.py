@@ -166,7 +166,7 @@ def _load_all(catalog: IcebergCatalog, build: str, names: Sequence[Name]) -> lis
 def _check_whole(
     build: str,
     relations: Iterable[tuple[Name, str]],
-    tables: Iterable[StagedTable],
+    tables: Collection[StagedTable],
     views: Mapping[Name, Metadata | None],
 ) -> None:
     """Check that all relations of a build are staged, as far as its last command recorded them."""

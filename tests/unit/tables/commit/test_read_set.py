@@ -194,6 +194,16 @@ def test_versions(sql: str, now: Any, changed: bool) -> None:
     assert (later != then) == changed
 
 
+def test_versions_of_some_relations() -> None:
+    """What is read of them is still of a fixed version; the names may come from a generator."""
+    catalog = Catalog(a=tagged(1, 1), b=tagged(1, 1))
+    both = pinned(catalog, "select * from s.a version as of 1 join s.b")
+    one = both.only(name for name in both.versions if name[1] == "a")
+    catalog.relations |= {("s", "a"): tagged(2, 2, at=9), ("s", "b"): tagged(2, 2, at=9)}
+    assert one.changed(catalog) is None
+    assert both.changed(catalog) == ("s", "b")
+
+
 def test_several_catalogs() -> None:
     """Views of another catalog read its tables, and those of the catalog that they name."""
     north = Catalog(a=table(7), v=view("select * from a, lake.s.b"), w=view("select 1 from s.a"))

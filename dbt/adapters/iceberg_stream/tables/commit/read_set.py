@@ -6,7 +6,7 @@ other rows if its sources have changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -135,10 +135,8 @@ class ReadSet:
         Args:
             names: the relations.
         """
-        return ReadSet(
-            {name: self.versions[name] for name in names},
-            as_of={name: self.as_of.get(name, CURRENT) for name in names},
-        )
+        versions = {name: self.versions[name] for name in names}
+        return ReadSet(versions, as_of={n: self.as_of.get(n, CURRENT) for n in versions})
 
     def __or__(self, other: ReadSet) -> ReadSet:
         """Return what both read; of a relation that both read, what the other one does."""
@@ -279,7 +277,7 @@ def _view_version(view: Metadata) -> Metadata:
     return next(v for v in versions if v["version-id"] == view["current-version-id"])
 
 
-def _version(metadata: Metadata, as_of: Iterable[AsOf]) -> Version:
+def _version(metadata: Metadata, as_of: Collection[AsOf]) -> Version:
     """Return the version of a table or view.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -136,7 +136,7 @@ def only_data_file(file: DataFile) -> str | None:
     return lower.decode() if lower is not None and lower == upper else None
 
 
-def may_delete_of(file: DataFile, paths: Iterable[str]) -> bool:
+def may_delete_of(file: DataFile, paths: Collection[str]) -> bool:
     """Return whether a position delete file may reference one of these data files."""
     if (only := only_data_file(file)) is not None:
         return only in paths
