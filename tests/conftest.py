@@ -67,11 +67,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def share_of(item: pytest.Item, shares: int) -> int | None:
-    """The share of a test, the same for all of a class; None for tests that all shares run."""
+    """The share of a test, the same for all of a file; None for tests that all shares run."""
     if item.nodeid.startswith(IN_ALL_SHARES):
         return None
-    name = item.nodeid.partition("[")[0].split("::")[:2]
-    return zlib.crc32("::".join(name).encode()) % shares
+    return zlib.crc32(item.nodeid.partition("::")[0].encode()) % shares
 
 
 def mark_slow_variants(items: list[pytest.Item]) -> None:

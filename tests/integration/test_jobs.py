@@ -165,7 +165,6 @@ def test_another_target_is_another_user(jobs: Jobs, catalog: RestCatalog, reader
     assert not [path for path in touched if "/namespaces/shop" in path]
 
 
-@pytest.mark.slow
 def test_failures_say_so(jobs: Jobs, tokens: dict[str, str]) -> None:
     """All at once, each with all that dbt can log."""
     members = (*DEBUG, "run", "--select", "members")
