@@ -49,7 +49,7 @@ class TestReaders:
     def seeds(self) -> dict[str, str]:
         return {"a_seed.csv": SEED}
 
-    @pytest.mark.parametrize("reads", [200, pytest.param(2000, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("reads", [400, pytest.param(2000, marks=pytest.mark.slow)])
     def test_no_bad_read(
         self, project: Any, dbt_profile_target: dict[str, Any], reads: int
     ) -> None:

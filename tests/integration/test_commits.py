@@ -24,7 +24,7 @@ from tests.integration.writers import open_catalog, start
 from tests.servers.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
 
-WRITERS, TIMES = 8, 8
+WRITERS, TIMES = 8, 15
 ROW = pa.table({"writer": [-1], "n": [0]})
 
 

@@ -26,7 +26,7 @@ from tests.servers.producer import CheckedProducer
 from tests.servers.schema_registry import Registry, schema_registry
 
 PARTITIONS = 3
-KILLS, SOAK_KILLS = 2, 100
+KILLS, SOAK_KILLS = 3, 100
 # Messages that are sent before each kill.
 SENT = 600
 # Formats of messages, and the columns that identify a row.

@@ -31,7 +31,7 @@ from tests.integration.streams import NAME, SINK, Change, commit, make_table, op
 from tests.integration.tables import LATER, duckdb_rows
 from tests.integration.writers import open_catalog
 
-KILLS = 2
+KILLS = 3
 SOAK_KILLS = 200
 TRIES = 24
 

@@ -160,7 +160,7 @@ def test_a_long_history_is_cut(lake: IcebergCatalog) -> None:
 
 def test_hundreds_of_tables_stay_small(contents: Contents) -> None:
     (orders,) = (table for table in contents.tables if table.name == ("s", "orders"))
-    busy = replace(orders, writes=list(orders.writes) * 30, snapshots=200)
+    busy = replace(orders, writes=list(orders.writes) * 100, snapshots=200)
     tables = [replace(busy, name=("s", f"a_table_with_a_long_name_{n}")) for n in range(500)]
     html = render(replace(contents, tables=tables))
     assert len(html.encode()) < 5_000_000

@@ -30,9 +30,9 @@ HEADER_READER = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
 
 @contextmanager
 def paused_collection() -> Iterator[None]:
-    """Pause Python's garbage collection, which looks at all objects again and again as they grow.
+    """Pause Python's garbage collection while many entries are read.
 
-    To read many entries takes twice as long with it. Entries have no cycles.
+    It would scan all of them again and again, which doubles the time. Entries have no cycles.
     """
     if not gc.isenabled():
         yield

@@ -159,7 +159,7 @@ def with_position_deletes(
         for item in data
     }
     if len(files) < len(data):
-        _raise_repeated(data)
+        _raise_repeated(table, data)
     for item in deletes:
         delete = item.data_file
         if delete.content != DataFileContent.POSITION_DELETES:
@@ -176,13 +176,13 @@ def with_position_deletes(
     return files
 
 
-def _raise_repeated(data: Sequence[ManifestEntry]) -> NoReturn:
-    """Refuse a file of which deletes, and commits that remove it, would concern both entries."""
+def _raise_repeated(table: LoadedTable, data: Sequence[ManifestEntry]) -> NoReturn:
+    """Refuse a file that is listed twice: deletes of its rows would affect both entries."""
     ((path, count),) = Counter(item.data_file.file_path for item in data).most_common(1)
     raise CatalogError(
-        f"The table has the data file {path} {count} times, as add_files leaves it if it does not "
-        "check for files that are there. Its rows cannot be changed. Write the table again: "
-        "create or replace table … as select * from it."
+        f"{'.'.join(table.name)} lists the data file {path} {count} times. Spark's add_files does "
+        "that if check_duplicate_files is false. Rows of such a table cannot be changed. Write the "
+        "table again: create or replace table … as select * from it."
     )
 
 

@@ -93,7 +93,7 @@ def why_spark(
 
 
 def _partitioned_as_date(metadata: Metadata, every: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return a column that was promoted from a date although its partitions then change.
+    """Return a column that was promoted from date although that changes its partition values.
 
     Args:
         metadata: table metadata.
