@@ -23,12 +23,11 @@ from pyiceberg.schema import Schema
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.maintenance.check.check import check_table
 from dbt.adapters.iceberg_stream.maintenance.check.finding import Finding
-from dbt.adapters.iceberg_stream.tables.commit.manifests import (
+from dbt.adapters.iceberg_stream.tables.commit.manifest_writer import (
     ManifestWriter,
-    read_manifest,
-    read_manifest_list,
     write_manifest_list,
 )
+from dbt.adapters.iceberg_stream.tables.commit.manifests import read_manifest, read_manifest_list
 from tests.integration.streams import NAME
 from tests.integration.writers import open_catalog
 

@@ -20,9 +20,10 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.tables.commit import manifests as under_test
+from dbt.adapters.iceberg_stream.tables.commit import manifest_writer
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
+    READ_AHEAD,
     iter_manifests,
     read_manifest,
     read_manifest_list,
@@ -77,7 +78,7 @@ def test_entries_are_read_as_they_were_written(lake: IcebergCatalog, version: in
         assert entry.data_file.spec_id == 0
 
 
-@pytest.mark.parametrize("count", [0, 1, under_test.READ_AHEAD, under_test.READ_AHEAD + 3])
+@pytest.mark.parametrize("count", [0, 1, READ_AHEAD, READ_AHEAD + 3])
 def test_manifests_come_in_their_order(lake: IcebergCatalog, count: int) -> None:
     make_table(lake)
     for number in range(count):
@@ -146,14 +147,14 @@ def test_entries_that_stay_are_as_they_were(
 ) -> None:
     """Of entries that are written again, the bytes are copied, unless they have inherited an id."""
     copied = []
-    real = under_test._stored
+    real = manifest_writer._stored
 
     def stored(entry: ManifestEntry, schema: str) -> bytes | None:
         content = real(entry, schema) if are_copied else None
         copied.append(content is not None)
         return content
 
-    monkeypatch.setattr(under_test, "_stored", stored)
+    monkeypatch.setattr(manifest_writer, "_stored", stored)
     rng, paths = Random(version), itertools.count()
     make_table(lake, version, PARTITIONED, BY_ALL, {"commit.manifest.target-size-bytes": "9000"})
     for _ in range(12):

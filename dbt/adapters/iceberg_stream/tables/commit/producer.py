@@ -32,19 +32,21 @@ from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata, current
 from dbt.adapters.iceberg_stream.catalog.tables import NO_SNAPSHOT
 from dbt.adapters.iceberg_stream.tables.commit.avro_files import paused_collection
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
+from dbt.adapters.iceberg_stream.tables.commit.manifest_writer import (
+    ManifestWriter,
+    entry,
+    partition_types,
+    write_manifest_list,
+)
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     ADDED,
     DELETED,
     EXISTING,
     FILE_FIRST_ROW_ID,
     REFERENCED_DATA_FILE,
-    ManifestWriter,
     StoredEntry,
-    entry,
     iter_manifests,
-    partition_types,
     read_manifest_list,
-    write_manifest_list,
 )
 from dbt.adapters.iceberg_stream.tables.commit.merging import MergedManifests, merge_small
 from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import (
