@@ -301,11 +301,11 @@ def _subtract(
         ) from error
 
 
-def _spellings(table: LoadedTable, files: Iterable[str]) -> Iterable[str]:
+def _spellings(table: LoadedTable, files: Collection[str]) -> Iterable[str]:
     """Return the spellings of a table's references that can be among some files."""
     places = folders(table.metadata)
     own = {comparable_folder(folder) for folder in places}
-    if any(is_within(file, folder) for folder in own for file in list(files)):
+    if any(is_within(file, folder) for folder in own for file in files):
         return (spelling for location in references(table) for spelling in comparables(location))
     # Whoever removes many files asks for each table again. Files may get the name of older ones.
     version = (table.location, *version_of(table.metadata))

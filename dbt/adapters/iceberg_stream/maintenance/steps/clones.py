@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -31,7 +31,7 @@ def unused_tags(catalogs: Iterable[IcebergCatalog], metadata: Metadata) -> list[
     return [tag for tag in tags if tag not in used]
 
 
-def without_tags(metadata: Metadata, tags: Iterable[str]) -> dict[str, Any]:
+def without_tags(metadata: Metadata, tags: Collection[str]) -> dict[str, Any]:
     """Return metadata of a table without some of its tags.
 
     Args:

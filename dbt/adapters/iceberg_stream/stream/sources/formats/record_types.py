@@ -8,7 +8,7 @@ under the topic and its name (TopicRecordNameStrategy), or with those of all oth
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import (
@@ -32,7 +32,7 @@ def subjects_of(topic: str, part: str, record: str | None) -> list[str]:
 
 
 def record_of_subject(
-    subject: str, topics: Iterable[str], schemas: Iterable[RegisteredSchema]
+    subject: str, topics: Collection[str], schemas: Iterable[RegisteredSchema]
 ) -> str | None:
     """Return the record type that a subject is named after; None if it is not.
 
@@ -75,7 +75,7 @@ def record_names(schema: RegisteredSchema) -> tuple[str, ...] | None:
     return tuple(avro_names(described))
 
 
-def _json_names(schema: Any, references: Iterable[Reference]) -> tuple[str, ...] | None:
+def _json_names(schema: Any, references: Collection[Reference]) -> tuple[str, ...] | None:
     """Return the titles of a JSON Schema and of those it is a union of; None if one has none."""
     title = schema.get("title") if isinstance(schema, dict) else None
     names = [title] if isinstance(title, str) else []
@@ -94,7 +94,7 @@ def _json_members(schema: Any) -> Sequence[Any]:
     return next((union for union in unions if isinstance(union, list)), ())
 
 
-def _json_target(member: Any, schema: Any, references: Iterable[Reference]) -> Any:
+def _json_target(member: Any, schema: Any, references: Collection[Reference]) -> Any:
     """Return the schema that a member of a union is, or refers to; None if it is not there."""
     if not isinstance(member, dict) or "$ref" not in member:
         return member
