@@ -22,6 +22,7 @@ MODULES = (
     "tables/commit/*.py",
     "tables/merge/rows.py",
     "tables/merge/file_rewrite.py",
+    "tables/merge/file_task.py",
     "stream/row_deltas/*.py",
 )
 COMPARISONS = (

@@ -115,6 +115,7 @@ WORKER_CODE = (
     "tables/merge/conditions.py",
     "tables/merge/rows.py",
     "tables/merge/file_rewrite.py",
+    "tables/merge/file_task.py",
     "stream/row_deltas/changes.py",
     "stream/row_deltas/sub_batch.py",
     "stream/row_deltas/row_delta.py",

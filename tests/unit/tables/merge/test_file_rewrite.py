@@ -24,10 +24,9 @@ from dbt.adapters.iceberg_stream.tables.files.reader import (
     OldFile,
 )
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import FileChange, FileRewrite
+from dbt.adapters.iceberg_stream.tables.merge.file_task import (
     TASK_RESULT,
-    FileChange,
-    FileRewrite,
     read_task_result,
     run_task,
 )

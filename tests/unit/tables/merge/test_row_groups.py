@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -17,18 +18,17 @@ import pytest
 from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.parquet import ParquetOptions, read_footer
 from dbt.adapters.iceberg_stream.tables.files.reader import (
+    LAST_UPDATED,
+    ROW_ID,
     NotByRewriting,
     OldFile,
     read_rows,
     require_ids,
 )
-from dbt.adapters.iceberg_stream.tables.merge import file_rewrite
+from dbt.adapters.iceberg_stream.tables.merge import file_task
 from dbt.adapters.iceberg_stream.tables.merge.actions import Deletes
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
-    FileRewrite,
-    read_task_result,
-    run_with_retries,
-)
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import FileRewrite
+from dbt.adapters.iceberg_stream.tables.merge.file_task import read_task_result, run_with_retries
 from dbt.adapters.iceberg_stream.tables.merge.rows import Source, changed
 
 
@@ -116,6 +116,79 @@ def test_no_row_goes(file: Path, deletes: Deletes, ids: list[int]) -> None:
     assert (actual, done.deleted, done.changes_rows) == (None, 0, False)
 
 
+WIDE = pa.schema(
+    [
+        *SCHEMA,
+        field("s", pa.string(), 3),
+        field("kept", pa.string(), 4),
+        pa.field(
+            "l", pa.list_(field("element", pa.int64(), 6)), metadata={b"PARQUET:field_id": b"5"}
+        ),
+        field(ROW_ID, pa.int64(), 7),
+        field(LAST_UPDATED, pa.int64(), 8),
+    ]
+)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_row_changes_if_one_of_its_columns_does(
+    tmp_path: Path, in_place: bool, seed: int
+) -> None:
+    """Random rows of a few values, of which each merge changes all, some or none."""
+    rng, count = Random(seed), 40
+    updates = [name for name in ("n", "s", "l") if rng.random() < 0.7]
+
+    def row(number: int) -> dict[str, Any]:
+        few = rng.choice([1, 2, 9])
+        n, s, values = (rng.choice([None, *range(few)]) for _ in range(3))
+        listed = None if values is None else [values]
+        return {
+            "id": number,
+            "n": n,
+            "s": s if s is None else str(s),
+            "kept": str(rng.random()),
+            "l": listed,
+        }
+
+    old = {number: row(number) for number in range(count)}
+    new = {number: row(number) for number in rng.sample(range(2 * count), count)}
+    dead = set(rng.sample(range(count), rng.choice([0, 10])))
+    path = tmp_path / "one.parquet"
+    stored = {"s": None} if rng.random() < 0.2 else {}
+    names = [name for name in WIDE.names[:5] if name not in stored]
+    old = {number: each | stored for number, each in old.items()}
+    file_schema = pa.schema([WIDE.field(name) for name in names])
+    pq.write_table(pa.Table.from_pylist([*old.values()], file_schema), path, row_group_size=7)
+    merge = FileRewrite(
+        fs.LocalFileSystem(),
+        WIDE,
+        ParquetOptions(),
+        "w",
+        Source(pa.Table.from_pylist([*new.values()], WIDE), ["id"]),
+        updates,
+        moved_by=updates[:1],
+        in_place=in_place,
+    )
+    positions = pa.array(sorted(dead), pa.int64())
+    done = merge.run(OldFile(f"x://{path}", str(path), positions, 100, 7))
+    found = [] if done.moved is None else done.moved.to_pylist()
+    if done.new_files:
+        made = next(each for each in tmp_path.iterdir() if each != path)
+        found += pq.read_table(made).to_pylist()
+    else:
+        gone = done.dead.to_pylist() or dead
+        found += [old[n] | {ROW_ID: 100 + n, LAST_UPDATED: 7} for n in old if n not in gone]
+    expected = {}
+    for number in old.keys() - dead:
+        result = old[number] | {name: new.get(number, old[number])[name] for name in updates}
+        is_new = result != old[number]
+        expected[number] = result | {ROW_ID: 100 + number, LAST_UPDATED: None if is_new else 7}
+    assert {each["id"]: each for each in found} == expected
+    assert len(found) == len(expected)
+    assert done.changed == sum(each[LAST_UPDATED] is None for each in expected.values())
+
+
 def test_columns_are_known_by_their_ids(file: Path) -> None:
     now = pa.schema([field("new", pa.string(), 3), field("key", pa.int64(), 1)])
     rows = Source(pa.table({"key": [1], "new": ["x"]}).select(["new", "key"]).cast(now), ["key"])
@@ -197,7 +270,7 @@ class TestTasks:
     @pytest.fixture(autouse=True)
     def slept(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
         actual: list[float] = []
-        monkeypatch.setattr(file_rewrite.time, "sleep", actual.append)
+        monkeypatch.setattr(file_task.time, "sleep", actual.append)
         return actual
 
     @pytest.mark.parametrize("failures", [0, 1, 2])

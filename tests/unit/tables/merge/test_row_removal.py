@@ -17,13 +17,9 @@ from dbt.adapters.iceberg_stream.tables.files.reader import (
     NotByRewriting,
     OldFile,
 )
-from dbt.adapters.iceberg_stream.tables.merge import file_rewrite
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
-    FileChange,
-    FileRewrite,
-    read_task_result,
-    run_task,
-)
+from dbt.adapters.iceberg_stream.tables.merge import file_task
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import FileChange, FileRewrite
+from dbt.adapters.iceberg_stream.tables.merge.file_task import read_task_result, run_task
 
 SCHEMA = pa.schema([("id", pa.int64())])
 LOSS = OldFile("s3://b/f.parquet", "b/f.parquet", pa.array([0]))
@@ -46,7 +42,7 @@ def test_a_storage_that_refuses(
     refusals: int, failed: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task tries again by itself: were it to fail, others would go on to write files."""
-    monkeypatch.setattr(file_rewrite.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(file_task.time, "sleep", lambda seconds: None)
     removal = Flaky(
         fs.LocalFileSystem(), SCHEMA, ParquetOptions(), "w", refusals=["slow down"] * refusals
     )

@@ -7,18 +7,14 @@ sent to Spark's tasks by value.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
-from dbt.adapters.iceberg_stream.tables.files.casting import ColumnError
 from dbt.adapters.iceberg_stream.tables.files.parquet import (
     ParquetOptions,
     RollingWriter,
@@ -84,6 +80,14 @@ class _Group:
     count: int
     matches: Matches
     gone: pa.Int64Array
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The matched rows of a row group that change, and the columns that were read to know it."""
+
+    changes: Matches
+    rows: pa.Table
 
 
 @dataclass(frozen=True)
@@ -156,11 +160,11 @@ class FileRewrite:
             matches, updates = (without(each, file.dead) for each in self._matches(parquet, source))
             gone = self._deleted(count, file, matches)
         gone_and_dead = pa.concat_arrays([file.dead, gone])
-        read: dict[int, pa.Table] = {}
+        found: dict[int, _Found] = {}
         nothing_left = len(gone_and_dead) == count
-        if nothing_left or not (len(gone) or self._changes_any(parquet, updates, read)):
+        if nothing_left or not (len(gone) or self._changes_any(parquet, updates, found)):
             return FileChange(file.location, matches.in_source, deleted=len(gone))
-        change = self._apply(parquet, file, updates, gone_and_dead, len(gone), read)
+        change = self._apply(parquet, file, updates, gone_and_dead, len(gone), found)
         return replace(change, matched=matches.in_source)
 
     def _matches(self, parquet: pq.ParquetFile, source: Source) -> tuple[Matches, Matches]:
@@ -223,21 +227,35 @@ class FileRewrite:
         return pa.schema([self.schema.field(name) for name in names])
 
     def _changes_any(
-        self, parquet: pq.ParquetFile, matches: Matches, read: dict[int, pa.Table]
+        self, parquet: pq.ParquetFile, matches: Matches, found: dict[int, _Found]
     ) -> bool:
         """Return whether a matched row changes.
 
-        Reads row groups until one does, and leaves the columns of that one in `read`.
+        Reads row groups until one does, and leaves what that one has in `found`.
         """
         if not self.updates or self.source is None:
             return False
         for group in _groups(parquet, matches, NO_ROWS):
             if len(group.matches):
-                rows = read_rows(parquet, self._only(self.updates), group.number)
-                if len(changed(rows, self.source.rows, group.matches, self.updates)):
-                    read[group.number] = rows
+                in_group = self._changes(parquet, group, self.source)
+                if len(in_group.changes):
+                    found[group.number] = in_group
                     return True
         return False
+
+    def _changes(self, parquet: pq.ParquetFile, group: _Group, source: Source) -> _Found:
+        """Return which matched rows of a row group change.
+
+        Strings and nested values, which take most of the time, are only read if some rows do not
+        differ in other columns.
+        """
+        narrow = [name for name in self.updates if _is_narrow(self.schema.field(name).type)]
+        rows = read_rows(parquet, self._only(narrow), group.number)
+        changes = changed(rows, source.rows, group.matches, narrow)
+        if len(changes) < len(group.matches):
+            rows = read_rows(parquet, self._only(self.updates), group.number, rows)
+            changes = changed(rows, source.rows, group.matches, self.updates)
+        return _Found(changes, rows)
 
     def _apply(
         self,
@@ -246,12 +264,12 @@ class FileRewrite:
         matches: Matches,
         gone: pa.Int64Array,
         deleted: int = 0,
-        read: dict[int, pa.Table] | None = None,
+        found: dict[int, _Found] | None = None,
     ) -> FileChange:
         """Apply the changes of a file's rows, row group by row group.
 
-        Rows with a match are not updated if they are gone. Columns of row groups that were `read`
-        are not read again.
+        Rows with a match are not updated if they are gone. What was `found` of row groups is not
+        read again.
         """
         writer = writer_beside(
             self.filesystem, self.schema, self.options, file.location, file.path, self.prefix
@@ -259,8 +277,11 @@ class FileRewrite:
         count, dead, moved = 0, [NO_ROWS], []
         with writer:
             for group in _groups(parquet, matches, gone):
-                known = (read or {}).pop(group.number, None)
-                updates, left, rows = self._apply_group(parquet, file, group, writer, known)
+                known = (found or {}).pop(group.number, None)
+                if self.in_place:
+                    updates, left, rows = self._rewrite_group(parquet, file, group, writer, known)
+                else:
+                    updates, left, rows = self._delete_in_group(parquet, file, group, known)
                 count += updates
                 dead.append(pc.add(left, group.begin))
                 moved += [rows] if rows is not None and rows.num_rows else []
@@ -275,39 +296,52 @@ class FileRewrite:
             pa.concat_tables(moved) if moved else None,
         )
 
-    def _apply_group(
+    def _rewrite_group(
         self,
         parquet: pq.ParquetFile,
         file: OldFile,
         group: _Group,
         writer: RollingWriter,
-        known: pa.Table | None,
+        found: _Found | None,
     ) -> tuple[int, pa.Int64Array, pa.Table | None]:
-        """Return the number of updates, which rows leave the file, and those that move."""
-        gone = group.gone
-        has_updates = bool(self.updates and len(group.matches))
-        if not self.in_place and not has_updates:
-            return 0, gone, None
+        """Write the rows that stay; return the number of updates, which rows leave, and these."""
+        known = None if found is None else found.rows
         rows = read_with_lineage(parquet, self.schema, file, group.number, group.begin, known)
-        changes, moved = NO_MATCHES, None
-        if has_updates:
-            assert self.source is not None
+        gone, changes, moved = group.gone, NO_MATCHES, None
+        if self.source is not None and self.updates and len(group.matches):
             new = self.source.rows
             changes = changed(rows, new, group.matches, self.updates)
-            leaving = changes
-            if self.in_place:
-                leaving = changed(rows, new, changes, self.moved_by, exact=True)
-            moved = new_versions(rows, new, leaving, self.updates)
+            leaving = changed(rows, new, changes, self.moved_by, exact=True)
+            moved = new_versions(rows, new, leaving, self.updates, self.schema)
             gone = pa.concat_arrays([gone, leaving.in_file])
-            if self.in_place:
-                rows = updated(rows, new, changes, self.updates)
-        if self.in_place:
-            if len(gone):
-                is_gone = pc.is_in(row_numbers(group.count), value_set=gone)
-                rows = rows.filter(pc.invert(is_gone))
-            # It stays one file, even if that becomes somewhat larger than the target size.
-            writer.write(rows, may_roll=False)
+            rows = updated(rows, new, changes, self.updates)
+        if len(gone):
+            is_gone = pc.is_in(row_numbers(group.count), value_set=gone)
+            rows = rows.filter(pc.invert(is_gone))
+        # It stays one file, even if that becomes somewhat larger than the target size.
+        writer.write(rows, may_roll=False)
         return len(changes), gone, moved
+
+    def _delete_in_group(
+        self,
+        parquet: pq.ParquetFile,
+        file: OldFile,
+        group: _Group,
+        found: _Found | None,
+    ) -> tuple[int, pa.Int64Array, pa.Table | None]:
+        """Return the number of updates, which rows are deleted, and their new versions."""
+        if self.source is None or not self.updates or not len(group.matches):
+            return 0, group.gone, None
+        changes = (found or self._changes(parquet, group, self.source)).changes
+        kept = self._only([name for name in self.schema.names if name not in self.updates])
+        rows = read_with_lineage(parquet, kept, file, group.number, group.begin)
+        moved = new_versions(rows, self.source.rows, changes, self.updates, self.schema)
+        return len(changes), pa.concat_arrays([group.gone, changes.in_file]), moved
+
+
+def _is_narrow(kind: pa.DataType) -> bool:
+    """Return whether all values of a type have the same few bytes."""
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
 
 
 def _satisfying(matches: Matches, rows: pa.Table, condition: Condition) -> Matches:
@@ -317,125 +351,6 @@ def _satisfying(matches: Matches, rows: pa.Table, condition: Condition) -> Match
 NO_MATCHES = Matches(NO_ROWS, NO_ROWS)
 # In PyArrow's error for a column whose strings or bytes do not fit in one array.
 OVERFLOW = "offset overflow"
-POSITIONS = ("dead", "in_file", "in_source", "gone")
-
-# How often a task tries to process a file that the storage refuses.
-TRIES = 3
-# A task's result of each file; `moved` is an Arrow stream.
-TASK_RESULT = pa.schema(
-    [
-        ("location", pa.string()),
-        ("matched", pa.list_(pa.int64())),
-        ("changed", pa.int64()),
-        ("deleted", pa.int64()),
-        (
-            "new_files",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("location", pa.string()),
-                        ("size", pa.int64()),
-                        ("footer", pa.binary()),
-                        ("row_groups", pa.int32()),
-                    ]
-                )
-            ),
-        ),
-        ("dead", pa.list_(pa.int64())),
-        ("moved", pa.binary()),
-        ("refused", pa.string()),
-        ("failed", pa.string()),
-        ("attempt", pa.int32()),
-    ]
-)
-
-
-def run_task(
-    rewrite: FileRewrite, batches: Iterable[pa.RecordBatch], attempt: int = 0
-) -> Iterator[pa.RecordBatch]:
-    """Process files in a task of Spark.
-
-    Args:
-        rewrite: the write.
-        batches: the files, as OLD_FILES.
-        attempt: Spark's number of the attempt, from 0.
-
-    Yields:
-        The files' results, as TASK_RESULT.
-    """
-    for batch in batches:
-        for number, row in enumerate(batch.drop_columns(list(POSITIONS)).to_pylist()):
-            file = OldFile(**row, **{name: batch[name][number].values for name in POSITIONS})
-            result = {"location": file.location, "attempt": attempt}
-            result |= run_with_retries(partial(_result, rewrite, file))
-            yield pa.RecordBatch.from_pylist([result], TASK_RESULT)
-
-
-def _result(rewrite: FileRewrite, file: OldFile) -> dict[str, Any]:
-    result = vars(rewrite.run(file))
-    return result | {
-        "matched": result["matched"].to_pylist(),
-        "dead": result["dead"].to_pylist(),
-        "new_files": [vars(new) for new in result["new_files"]],
-        "moved": None if result["moved"] is None else _serialized(result["moved"]),
-    }
-
-
-def _serialized(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    return bytes(sink.getvalue())
-
-
-def run_with_retries(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Process a file in a task, and return errors as a result.
-
-    A failed task would leave files of other tasks behind, so the task itself retries.
-
-    Args:
-        work: processes the file and returns its result.
-
-    Returns:
-        The result, or the error's message as `refused` or `failed`.
-    """
-    for trial in range(1, TRIES + 1):
-        try:
-            return work()
-        except NotByRewriting as error:
-            return {"refused": str(error)}
-        except ColumnError as error:
-            return {"refused": error.clause}
-        except OSError as error:
-            if trial == TRIES:
-                return {"failed": str(error)}
-            time.sleep(trial)
-    raise AssertionError
-
-
-def read_task_result(row: Mapping[str, Any]) -> FileChange:
-    """Parse a task's result of a file.
-
-    Args:
-        row: a row of TASK_RESULT.
-
-    Raises:
-        NotByRewriting: the file cannot be rewritten.
-        OSError: the file is damaged, or the storage refuses it.
-    """
-    if row["failed"] is not None:
-        raise OSError(row["failed"])
-    if row["refused"] is not None:
-        raise NotByRewriting(row["refused"])
-    return FileChange(
-        row["location"],
-        pa.array(row["matched"], pa.int64()),
-        row["changed"],
-        row["deleted"],
-        tuple(WrittenFile(**file) for file in row["new_files"]),
-        pa.array(row["dead"], pa.int64()),
-        None if row["moved"] is None else pa.ipc.open_stream(row["moved"]).read_all(),
-    )
 
 
 def _groups(parquet: pq.ParquetFile, matches: Matches, gone: pa.Int64Array) -> Iterator[_Group]:

@@ -230,20 +230,23 @@ def updated(file: pa.Table, source: pa.Table, changes: Matches, columns: Sequenc
 
 
 def new_versions(
-    file: pa.Table, source: pa.Table, changes: Matches, columns: Sequence[str]
+    file: pa.Table, source: pa.Table, changes: Matches, columns: Sequence[str], schema: pa.Schema
 ) -> pa.Table:
     """Return only the changed rows, as `updated` changes them.
 
     Args:
-        file: rows of the file.
+        file: rows of the file; columns to update may be absent.
         source: rows of the source.
         changes: pairs of the rows that change.
         columns: the columns to update.
+        schema: of the result.
     """
-    rows = file.take(changes.in_file)
-    for column in columns:
-        at = rows.schema.get_field_index(column)
-        rows = rows.set_column(at, rows.schema.field(at), source[column].take(changes.in_source))
+    kept = file.take(changes.in_file)
+    values = [
+        source[name].take(changes.in_source) if name in columns else kept[name]
+        for name in schema.names
+    ]
+    rows = pa.Table.from_arrays(values, schema=schema)
     return _updated_now(rows, pa.repeat(True, rows.num_rows))
 
 

@@ -11,17 +11,22 @@ import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.tables.files.reader import OLD_FILES, NotByRewriting, OldFile
 from dbt.adapters.iceberg_stream.tables.files.worker_code import READS_FILES, WRITES_FILES
-from dbt.adapters.iceberg_stream.tables.merge import actions, conditions, file_rewrite, rows
-from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import (
+from dbt.adapters.iceberg_stream.tables.merge import (
+    actions,
+    conditions,
+    file_rewrite,
+    file_task,
+    rows,
+)
+from dbt.adapters.iceberg_stream.tables.merge.file_rewrite import FileChange, FileRewrite
+from dbt.adapters.iceberg_stream.tables.merge.file_task import (
     TASK_RESULT,
-    FileChange,
-    FileRewrite,
     read_task_result,
     run_task,
 )
 from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
 
-WORKER_CODE = (*READS_FILES, *WRITES_FILES, actions, conditions, rows, file_rewrite)
+WORKER_CODE = (*READS_FILES, *WRITES_FILES, actions, conditions, rows, file_rewrite, file_task)
 # The source is sent with the statement, and servers accept messages of up to 128 MiB.
 MOST_BYTES = 64 * 1024 * 1024
 # The first task of a session takes a second, so that this process handles a few small files sooner.
