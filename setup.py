@@ -28,7 +28,7 @@ setup(
         # The newest Spark that Iceberg publishes a runtime for.
         "pyspark[connect]>=4.1.1,<4.2",
         # Its private parts differ between minor versions.
-        "pyiceberg[pyiceberg-core,sql-sqlite]==0.12.*",
+        "pyiceberg[pyiceberg-core,snappy,sql-sqlite]==0.12.*",
         "pyarrow>=22",
         # What those above bring along, and the adapter imports itself.
         "cachetools>=5.5",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.errors.reason import reason
-from dbt.adapters.iceberg_stream.maintenance.check.manifests import DAMAGED
+from dbt.adapters.iceberg_stream.tables.commit.manifests import DAMAGED
 
 # What reading a table's metadata raises: the catalog's refusals, the storage, damaged files.
 UNREADABLE: tuple[type[Exception], ...] = (DbtRuntimeError, OSError, *DAMAGED)

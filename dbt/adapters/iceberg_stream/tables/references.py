@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from cachetools import LRUCache
-from pyiceberg.exceptions import ResolveError
 from pyiceberg.io import FileIO
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
@@ -29,6 +27,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.errors.reason import reason
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
+    DAMAGED,
     DELETED,
     iter_manifests,
     read_manifest_list,
@@ -58,10 +57,7 @@ PARALLEL = 8
 # How often all relations are read while some of them change; at least twice.
 PASSES = 5
 # What reading metadata raises: refusals, errors of the storage, damaged files.
-UNREADABLE = (
-    *(CatalogError, OSError, ValueError, KeyError, ResolveError, zlib.error),
-    *(IndexError, TypeError, EOFError, AssertionError),
-)
+UNREADABLE = (CatalogError, OSError, *DAMAGED)
 
 
 def references(table: LoadedTable) -> Iterator[str]:

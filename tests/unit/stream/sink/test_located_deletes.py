@@ -11,7 +11,7 @@ from pyiceberg.table.update import UpgradeFormatVersionUpdate
 from pyiceberg.transforms import IdentityTransform
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
-from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import TargetDeletes
 from dbt.adapters.iceberg_stream.stream.sink.descriptors import Descriptors
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
@@ -96,11 +96,26 @@ def test_deletes_of_several_files_stay(lake: IcebergCatalog) -> None:
     assert sorted(formats) == [FileFormat.PARQUET, FileFormat.PUFFIN, FileFormat.PUFFIN]
 
 
-def test_deletes_in_other_formats_are_refused(lake: IcebergCatalog) -> None:
-    make_table(lake, 3)
+@pytest.mark.parametrize("version", [2, 3])
+def test_deletes_in_other_formats(lake: IcebergCatalog, version: int) -> None:
+    """Position deletes add up; a vector would hide those that it does not have."""
+    make_table(lake, version)
     insert(lake, ROWS)
     (file,) = live(lake)
     content = DataFileContent.POSITION_DELETES
     delete(lake, data_file("x", content=content, file_format=FileFormat.AVRO))
+    if version == 2:
+        delete_located(lake, "w", {file.file_path: [1]})
+        formats = [file.file_format for file in live_deletes(load(lake).io, load(lake).metadata)]
+        assert sorted(formats) == [FileFormat.AVRO, FileFormat.PARQUET]
+        return
     with pytest.raises(StreamError, match="x has position deletes in AVRO.*Compact the table"):
         delete_located(lake, "w", {file.file_path: [1]})
+
+
+def test_a_file_that_the_table_does_not_have(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    insert(lake, ROWS)
+    (file,) = live(lake)
+    with pytest.raises(StreamConflict, match="s.t after the rows to delete were located"):
+        delete_located(lake, "w", {file.file_path: [1], "compacted.parquet": [0]})

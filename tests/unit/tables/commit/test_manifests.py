@@ -7,22 +7,30 @@ import math
 from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg import types as iceberg
+from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile, PartitionFieldSummary
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import UpgradeFormatVersionUpdate
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.locations import local_path
 from dbt.adapters.iceberg_stream.tables.commit import manifest_writer
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
+from dbt.adapters.iceberg_stream.tables.commit.manifest_writer import write_manifest_list
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
+    DELETED,
     READ_AHEAD,
     iter_manifests,
     read_manifest,
@@ -37,11 +45,16 @@ from tests.unit.local_tables import (
     NAME,
     commit,
     data_file,
+    home,
+    insert,
     live,
     load,
     make_table,
     manifests,
+    write,
 )
+
+ROWS = pa.table({"id": [1, 2], "x": ["a", "b"]})
 
 FULL = {
     "column_sizes": {1: 10},
@@ -169,6 +182,97 @@ def test_entries_that_stay_are_as_they_were(
             path: entry for path, entry in before.items() if path not in gone
         }
     assert are_copied == any(copied)
+
+
+COUNTS = iceberg.MapType(123, iceberg.IntegerType(), 124, iceberg.LongType())
+FOREIGN: dict[str, tuple[Any, Any]] = {
+    "map": (COUNTS, {1: 7}),
+    "null": (COUNTS, None),
+    "list": (iceberg.ListType(125, iceberg.StringType(), element_required=True), ["a"]),
+    "struct": (
+        iceberg.StructType(iceberg.NestedField(126, "n", iceberg.LongType(), required=True)),
+        Record(7),
+    ),
+    "text": (iceberg.StringType(), "a"),
+}
+
+
+def write_again(lake: IcebergCatalog, name: str, codec: str) -> None:
+    """Write the only manifest as others do, with a field of FOREIGN in entries and data files."""
+    kind, value = FOREIGN[name]
+    table, (manifest,) = load(lake), listed(lake)
+    entries = read_manifest(table.io, manifest)
+    schema = manifest_writer.entry_schema(3, iceberg.StructType(), manifest_writer.EQUALITY_IDS)
+    *fields, data_file = schema.fields
+    of_files = iceberg.NestedField(111, "of_files", kind, required=False)
+    own = iceberg.StructType(*data_file.field_type.fields, of_files)
+    schema = Schema(
+        *fields,
+        iceberg.NestedField(2, "data_file", own, required=True),
+        iceberg.NestedField(900, "of_entries", kind, required=False),
+    )
+    for entry in entries:
+        entry._data += [value]
+        entry.data_file._data += [value]
+    output = table.io.new_output(manifest.manifest_path)
+    with AvroOutputFile[ManifestEntry](
+        output, schema, "manifest_entry", schema, {"avro.codec": codec}
+    ) as writer:
+        writer.write_block([*entries])
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "zstandard", "snappy"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_fields_and_codecs_of_others(lake: IcebergCatalog, name: str, codec: str) -> None:
+    """Such as the specification's own `distinct_counts`, which few have."""
+    make_table(lake, 3)
+    commit(lake, append(*(data_file(path, 3, **FULL) for path in "abc"), properties={}))
+    io = load(lake).io
+    before = read_manifest(io, *listed(lake))
+    write_again(lake, name, codec)
+    commit(lake, Change(Operation.DELETE, removed=(before[1].data_file,)))
+    after = read_manifest(io, *listed(lake))
+    assert [entry.data_file.file_path for entry in after if entry.status != DELETED] == ["a", "c"]
+    assert [as_dict(e.data_file) for e in after] == [as_dict(e.data_file) for e in before]
+
+
+def test_a_damaged_manifest_leaves_nothing_behind(lake: IcebergCatalog) -> None:
+    make_table(lake)
+    insert(lake, ROWS)
+    removed, new = live(lake), write(lake, ROWS)
+    path = Path(str(local_path(listed(lake)[0].manifest_path)))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(OSError, match=f"{path.name} cannot be read"):
+        commit(lake, Change(Operation.OVERWRITE, (AddedFiles(tuple(new)),), tuple(removed)))
+    assert [file.name for file in (home(lake) / "data").iterdir()] == [
+        Path(file.file_path).name for file in removed
+    ]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_counts_that_version_1_may_leave_out(lake: IcebergCatalog, version: int) -> None:
+    """Version 2 requires them, and in version 3 row ids depend on them."""
+    make_table(lake, 1)
+    commit(lake, append(data_file("a", 3), data_file("b", 4), properties={}))
+    (manifest,), io = listed(lake), load(lake).io
+    for position in manifest_writer.COUNTS.values():
+        manifest[position] = None
+    snapshot = {"sequence-number": 0, **load(lake).metadata["snapshots"][-1]}
+    write_manifest_list(io, snapshot["manifest-list"], 1, snapshot, [manifest])
+    assert listed(lake)[0].added_files_count is None
+    for number in range(2, version + 1):
+        upgrade = UpgradeFormatVersionUpdate.model_validate({"format-version": number})
+        lake.commit(load(lake), (), (upgrade,))
+    commit(lake, append(data_file("c", 5), properties={}))
+    counts = [(m.added_files_count, m.added_rows_count) for m in listed(lake)]
+    assert counts == [(1, 5), (None, None) if version == 1 else (2, 7)]
+    ids = {
+        entry.data_file.file_path: entry.data_file[FIELD["first_row_id"]]
+        for manifest in listed(lake)
+        for entry in read_manifest(io, manifest)
+    }
+    expected = {"a": 5, "b": 8, "c": 0} if version == 3 else dict.fromkeys("abc")
+    assert ids == expected
 
 
 def summary(

@@ -1,4 +1,4 @@
-"""Some rows of a data file."""
+"""The deleted rows of data files, and some rows of one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,22 @@ import pyarrow as pa
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.table.snapshots import Operation
 
-from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import read_rows_at
+from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.stream.sources.iceberg.first_read import plan_first_read
+from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
+from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import (
+    deleted_rows,
+    read_rows_at,
+    snapshot_files,
+)
+from dbt.adapters.iceberg_stream.tables.files.deletes import (
+    REFERENCED_DATA_FILE,
+    write_position_deletes,
+)
+from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
+from tests.unit.local_tables import commit, insert, live, load, make_table, rows
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})])
 # Much longer than the footer, which is read with the end of the file.
@@ -60,3 +74,32 @@ def test_only_their_row_groups_are_read(location: str, at: list[float]) -> None:
     assert rows["id"].to_pylist() == [whole[position] for position in positions]
     groups = {position // GROUP for position in positions}
     assert 8 * GROUP * len(groups) <= files.bytes < 8 * GROUP * (len(groups) + 1)
+
+
+@pytest.mark.parametrize("are_shared", [False, True])
+def test_deletes_that_are_older_than_their_data_file(
+    lake: IcebergCatalog, are_shared: bool
+) -> None:
+    """A file is removed, its deletes stay, and the file is added again: all of its rows live."""
+    make_table(lake)
+    insert(lake, pa.table({"id": [1, 2], "x": ["a", "b"]}))
+    (again,) = live(lake)
+    insert(lake, pa.table({"id": [3, 4], "x": ["c", "d"]}))
+    (stays,) = (file.file_path for file in live(lake) if file.file_path != again.file_path)
+    target = WriteTarget.of(load(lake).metadata, load(lake).io)
+    positions = {again.file_path: [0]} | ({stays: [1]} if are_shared else {})
+    delete = write_position_deletes(target, "p", positions)
+    delete[REFERENCED_DATA_FILE] = None  # its bounds tell, and no writer has to remove it
+    commit(lake, Change(Operation.DELETE, (AddedFiles(deletes=(delete,)),)))
+    commit(lake, Change(Operation.DELETE, removed=(again,)))
+    commit(lake, append(again, properties={}))
+    table = load(lake)
+    files = snapshot_files(table)
+    dead = {path: [*found] for path, found in deleted_rows(table, [*files.values()]).items()}
+    assert dead == {again.file_path: [], stays: [1] if are_shared else []}
+    if not are_shared:  # PyIceberg applies a delete file that one data file needs to others, too
+        assert rows(lake) == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
+    first = plan_first_read(table, table.metadata["snapshots"][::-1])
+    assert first is not None
+    read = {piece.location: piece.positions.to_pylist() for piece in first.pieces(0, 4)}
+    assert read == dead

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -27,11 +26,6 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
 Item = TypeVar("Item")
 # Shows progress: has items and a label as arguments, and returns the items.
 Track = Callable[[Sequence[Item], str], Iterable[Item]]
-# Errors of Avro's reader for a damaged file, beside errors of the storage.
-DAMAGED = (
-    *(ValueError, KeyError, IndexError, TypeError, EOFError, AssertionError),
-    *(SystemError, zlib.error),
-)
 SEQUENCE_NUMBER_UNKNOWN = -1
 
 
@@ -85,7 +79,7 @@ def check_manifests(
             entries: Sequence[ManifestEntry] = []
             try:
                 entries = read_manifest(table.io, manifest)
-            except (OSError, *DAMAGED) as error:
+            except OSError as error:
                 if manifest.manifest_path not in visited:
                     yield _unreadable(table, manifest.manifest_path, snapshot, error)
             else:
@@ -126,7 +120,7 @@ def _manifests_of(
     listed.add(location, None, snapshot["snapshot-id"])
     try:
         manifests = read_manifest_list(table.io, location)
-    except (OSError, *DAMAGED) as error:
+    except OSError as error:
         return [], [_unreadable(table, location, snapshot, error)]
     problems = []
     number = snapshot.get("sequence-number", 0)
@@ -157,10 +151,11 @@ def _unreadable(
     where = f"snapshot {snapshot['snapshot-id']}"
     if isinstance(error, FileNotFoundError):
         return Finding("missing-file", location, f"The file is missing; {where} needs it.")
+    cause = error.__cause__ or error
     return Finding(
         "unreadable-file",
         location,
-        f"It cannot be read ({type(error).__name__}: {error}); {where}.",
+        f"It cannot be read ({type(cause).__name__}: {cause}); {where}.",
     )
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog, Name
 from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.maintenance.check.manifests import DAMAGED
 from dbt.adapters.iceberg_stream.maintenance.health import TableHealth, table_health
 from dbt.adapters.iceberg_stream.maintenance.settings import MaintenanceSettings
 from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.tables.commit.manifests import DamagedFile
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ class TableState:
             )
         try:
             return cls(table, table_health(table))
-        except DAMAGED as error:
+        except DamagedFile as error:
             raise CatalogError(
-                f"The metadata of {'.'.join(name)} cannot be read ({type(error).__name__}: "
-                f"{error}). Run `iceberg-stream check {'.'.join(name)}`."
+                f"The metadata of {'.'.join(name)} cannot be read: {error}. "
+                f"Run `iceberg-stream check {'.'.join(name)}`."
             ) from error
 
     @property

@@ -29,7 +29,10 @@ from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
     rewrite_here,
 )
 from dbt.adapters.iceberg_stream.stream.batches.decoded_records import DecodedRecords
-from dbt.adapters.iceberg_stream.stream.batches.located_rows import with_located_rows
+from dbt.adapters.iceberg_stream.stream.batches.located_rows import (
+    as_of_snapshot,
+    with_located_rows,
+)
 from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, write_here
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.snapshot_index import NotIndexable
@@ -287,13 +290,15 @@ class BatchWriter:
         plan, query = self._plan(write_id), self.query
         views = {query.view: frame}
         read_from: int | None = NOTHING_READ
-        if (late or query.reads_target) and not self.sink.replaces:
-            # Before the rows are read: a commit in between is a conflict, too.
-            read_from = current_snapshot_id(self.sink.table().metadata)
         if self.sink.replaces:
             query = self._without_rows(session, views)
-        elif query.reads_target:
-            query = with_located_rows(session, query, self.sink, self.schema, views)
+        elif late or query.reads_target:
+            # Before the rows are read: a commit in between is a conflict, too.
+            metadata = self.sink.table().metadata
+            read_from = current_snapshot_id(metadata)
+            query = replace(query, relation=as_of_snapshot(query.relation, metadata))
+            if query.reads_target:
+                query = with_located_rows(session, query, self.sink, self.schema, views)
         self._require_order(session, views, batch_range)
         if late or query.period:
             views |= self._deleted_keys(session, plan)
@@ -433,7 +438,8 @@ class BatchWriter:
         paths = [] if replaces else batch.equality_deletes
         positions: Positions = {}
         if paths:
-            positions = find_positions(session, self.query.relation, self.query.keys, paths)
+            relation = as_of_snapshot(self.query.relation, base.metadata)
+            positions = find_positions(session, relation, self.query.keys, paths)
         if self.options.delete_encoding == "position":
             return batch.by_position(TargetDeletes(snapshot_id, positions))
         copy_on_write = CopyOnWrite(session, self.rewriter, base, plan)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dbt.adapters.iceberg_stream.catalog.metadata import MAIN, Metadata
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.table_index import RowLookup
+from dbt.adapters.iceberg_stream.tables.commit.producer import parent_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -64,6 +66,22 @@ def with_located_rows(
     # Spark takes no Arrow table without rows.
     views[LOCATED] = session.spark.createDataFrame(rows if rows.num_rows else [], spark_schema)
     return replace(query, relation=LOCATED)
+
+
+def as_of_snapshot(relation: str, metadata: Metadata) -> str:
+    """Return a table's current snapshot as a relation, which stays what it is.
+
+    What another writer commits and rolls back while rows are read would not be noticed. A snapshot
+    that is older than the columns has the former ones; then the table is read as it is.
+
+    Args:
+        relation: the table's name for Spark.
+        metadata: of the table.
+    """
+    snapshot = parent_snapshot(metadata, MAIN)
+    if snapshot is None or snapshot.get("schema-id") != metadata["current-schema-id"]:
+        return relation
+    return f"{relation} version as of {snapshot['snapshot-id']}"
 
 
 def _is_read_alike(schema: pa.Schema, by_spark: pa.Schema) -> bool:

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from functools import partial
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntry
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+)
 from pyiceberg.partitioning import PartitionKey, PartitionSpec
+from pyroaring import BitMap
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
-from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import Partition
 from dbt.adapters.iceberg_stream.stream.row_deltas.positions import Positions
@@ -48,6 +56,9 @@ from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 class Descriptors:
     """Describes the files of batches, and writes the position deletes that they need.
 
+    Attributes:
+        delete_locations: locations of the position deletes and deletion vectors written so far.
+
     Args:
         target: the table's schema, spec, properties and storage.
         metadata: the table's metadata.
@@ -60,7 +71,9 @@ class Descriptors:
     ) -> None:
         self._key_ids = [target.schema.find_field(key).field_id for key in keys]
         self._target = target
-        self._write_id = write_id
+        # Tables of one commit may share a folder, and a commit may be prepared several times.
+        self._name = f"stream-{write_id}-deletes-{uuid.uuid4().hex[:12]}"
+        self.delete_locations: list[str] = []
         self._v3 = metadata["format-version"] >= 3
         properties = dict(target.properties)
         self._data = Describer(target.schema, properties, target.spec.spec_id)
@@ -81,9 +94,8 @@ class Descriptors:
         with_dead_rows = [(file, new) for file, new in data if len(new.dead)]
         deletes = [self._equality(file, part) for file, part in sub_batch.equality_deletes]
         if with_dead_rows:
-            name = f"stream-{self._write_id}-{number:05}-deletes"
             dead = [(file, bitmap(new.dead.to_numpy())) for file, new in with_dead_rows]
-            deletes += write_deletes_by_position(self._target, self._v3, name, dead).values()
+            deletes += self._write(f"{number:05}", dead).values()
         return AddedFiles(tuple(file for file, _ in data), tuple(deletes))
 
     def describe_data(self, sub_batch: SubBatch) -> list[tuple[DataFile, NewData]]:
@@ -132,10 +144,8 @@ class Descriptors:
             for sub_batch in batch.sub_batches()
             for file, _ in self.describe_data(sub_batch)
         ]
-        # Tables of one commit may share a folder, and a commit may be prepared several times.
-        name = f"stream-{self._write_id}-deletes-{uuid.uuid4().hex[:12]}"
         deletes = index.deletes(indexed)
-        return write_indexed_deletes(self._target, self._v3, name, indexed, data, deletes)
+        return write_indexed_deletes(partial(self._write, "indexed"), indexed, data, deletes)
 
     def describe_target_deletes(
         self, deletes: TargetDeletes, base: LoadedTable
@@ -151,6 +161,7 @@ class Descriptors:
 
         Raises:
             StreamError: older deletes of these data files cannot be read.
+            StreamConflict: the table does not have one of these data files any more.
         """
         if deletes.replaced:
             rewritten = tuple(
@@ -163,18 +174,36 @@ class Descriptors:
             (item.file, before[item.path] | bitmap(deletes.positions[item.path].to_numpy()))
             for item in located
         ]
-        name = f"stream-{self._write_id}-located"
-        files = write_deletes_by_position(self._target, self._v3, name, after)
+        files = self._write("located", after)
         replaced = [delete for item in located for delete in item.own_deletes]
         return AddedFiles(deletes=tuple(files.values())), replaced
+
+    def _write(self, part: str, deletes: Sequence[tuple[DataFile, BitMap]]) -> dict[str, DataFile]:
+        name = f"{self._name}-{part}"
+        files = write_deletes_by_position(self._target, self._v3, name, deletes)
+        # Deletion vectors share a file.
+        self.delete_locations += dict.fromkeys(file.file_path for file in files.values())
+        return files
 
     def _located(self, positions: Positions, base: LoadedTable) -> dict[str, SnapshotFile]:
         def is_located(item: ManifestEntry) -> bool:
             return item.data_file.file_path in positions
 
-        data = live_entries(base.io, base.metadata, ManifestContent.DATA, test=is_located)
+        def is_replaced(item: ManifestEntry) -> bool:
+            # A vector hides older deletes. Those of version 2 add up, so that files that only Spark
+            # reads, which has found the rows, may stay.
+            return self._v3 or item.data_file.file_format == FileFormat.PARQUET
+
+        io, metadata = base.io, base.metadata
+        data = live_entries(io, metadata, ManifestContent.DATA, test=is_located)
+        deletes = live_entries(io, metadata, ManifestContent.DELETES, test=is_replaced)
+        if len(data) < len(positions):
+            raise StreamConflict(
+                f"Another writer committed to {'.'.join(base.name)} after the rows to delete were "
+                "located."
+            )
         try:
-            return with_position_deletes(base, data)
+            return with_position_deletes(base, data, deletes)
         except UnsupportedFile as error:
             raise StreamError(
                 f"{error}, which newer deletes of the same data files would hide. Compact the "

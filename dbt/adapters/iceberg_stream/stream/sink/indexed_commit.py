@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.manifest import DataFile
@@ -12,9 +12,7 @@ from dbt.adapters.iceberg_stream.stream.key_index.changed_keys import FileDelete
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles
-from dbt.adapters.iceberg_stream.tables.deletes.position_files import write_deletes_by_position
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import SnapshotFile
-from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 
 
 @dataclass
@@ -44,11 +42,6 @@ class IndexedCommit:
             return ()
         return (AddedFiles(tuple(self.data.values()), tuple(self.delete_files.values())),)
 
-    @property
-    def delete_locations(self) -> list[str]:
-        """Locations of the new delete files; deletion vectors of a commit share one."""
-        return list(dict.fromkeys(file.file_path for file in self.delete_files.values()))
-
     def record(
         self,
         index: KeyIndex,
@@ -74,9 +67,7 @@ class IndexedCommit:
 
 
 def write_indexed_deletes(
-    target: WriteTarget,
-    uses_vectors: bool,
-    name: str,
+    write: Callable[[Sequence[tuple[DataFile, BitMap]]], dict[str, DataFile]],
     batches: Sequence[IndexedBatch],
     data: Sequence[DataFile],
     deletes: Sequence[FileDeletes],
@@ -87,9 +78,7 @@ def write_indexed_deletes(
     without live rows is removed instead.
 
     Args:
-        target: the table's properties and storage.
-        uses_vectors: whether the table has deletion vectors (format version 3).
-        name: prefix of the files' names.
+        write: writes the deletes of data files; returns the files by their data file's location.
         batches: the batches in the index.
         data: the batches' data files.
         deletes: all deleted rows of the data files that lose rows.
@@ -107,5 +96,5 @@ def write_indexed_deletes(
         elif not has_rows:
             del commit.data[item.location]
             commit.unused.append(item.location)
-    commit.delete_files = write_deletes_by_position(target, uses_vectors, name, live)
+    commit.delete_files = write(live)
     return commit

@@ -175,18 +175,17 @@ class Sink(ClaimedTable):
         indexed = None
         added: Sequence[AddedFiles]
         removed: Sequence[DataFile] = ()
-        if takeover is not None:
-            added = takeover.added
-        elif self.index is None:
-            added, removed = descriptors.describe_all(batches, base)
-        else:
-            self._follow(self.index, base)
-            indexed = descriptors.describe_indexed(batches, self.index)
-            added, removed = indexed.added, indexed.removed
         sink_id = self.progress.sink_id
         with ExitStack() as undo:
-            if indexed is not None:
-                undo.callback(self.remove, indexed.delete_locations)
+            undo.callback(self.remove, descriptors.delete_locations)
+            if takeover is not None:
+                added = takeover.added
+            elif self.index is None:
+                added, removed = descriptors.describe_all(batches, base)
+            else:
+                self._follow(self.index, base)
+                indexed = descriptors.describe_indexed(batches, self.index)
+                added, removed = indexed.added, indexed.removed
             kept = takeover.deleted_keys if takeover is not None else ()
             deleted_keys = update_deleted_keys(
                 base,
@@ -213,7 +212,8 @@ class Sink(ClaimedTable):
             next_row_id=0 if takeover is None else takeover.next_row_id,
         )
         committer = self._committer(base, change, ahead, batches, deleted_keys)
-        return SinkCommit(committer, ahead, summaries, indexed, deleted_keys)
+        deletes = descriptors.delete_locations
+        return SinkCommit(committer, ahead, summaries, deletes, indexed, deleted_keys)
 
     def _follow(self, index: KeyIndex, base: LoadedTable) -> None:
         if index.snapshot_id != current_snapshot_id(base.metadata) and not self.replaces:

@@ -30,6 +30,7 @@ class SinkCommit:
         committer: makes the commit.
         ahead: the progress after it.
         summaries: the chain of summaries after it.
+        deletes: locations of the deletes by position that were written for it.
         indexed: its files, if a key index has located its deletes.
         deleted_keys: the files of deleted keys after it; None if they stay as they are.
     """
@@ -37,6 +38,7 @@ class SinkCommit:
     committer: Committer
     ahead: Progress
     summaries: FrontierChain
+    deletes: Sequence[str] = ()
     indexed: IndexedCommit | None = None
     deleted_keys: DeletedKeysUpdate | None = None
 
@@ -54,8 +56,7 @@ class SinkCommit:
         try:
             return self.committer.commit()
         except RowsMoved:
-            if self.indexed is not None:
-                remove(self.indexed.delete_locations)
+            remove(self.deletes)
             self._remove_deleted_keys(remove)
             raise
         except (CatalogError, OSError) as error:

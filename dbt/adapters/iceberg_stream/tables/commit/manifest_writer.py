@@ -44,6 +44,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     StoredEntry,
     entry_schema,
     first_row_id,
+    read_manifest,
 )
 from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import summaries
 
@@ -51,6 +52,12 @@ from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import summar
 UNASSIGNED = -1
 # The name of a manifest's records.
 ENTRY = "manifest_entry"
+# Positions of the fields that count files and rows.
+COUNTS = {
+    field.name: position
+    for position, field in enumerate(MANIFEST_LIST_FILE_SCHEMAS[3].fields)
+    if field.name.endswith("_count")
+}
 # The specification stores equality ids as int; Iceberg Java cannot read a manifest with long.
 EQUALITY_IDS = ListType(EQUALITY_IDS_ELEMENT_ID, IntegerType(), element_required=True)
 
@@ -112,8 +119,6 @@ class ManifestWriter:
     def _manifest_file(
         self, location: str, length: int, content: ManifestContent, entries: Sequence[ManifestEntry]
     ) -> ManifestFile:
-        by_status = {s: [e for e in entries if e.status == s] for s in (ADDED, EXISTING, DELETED)}
-        rows = {s: sum(e.data_file.record_count for e in group) for s, group in by_status.items()}
         numbers = [
             e.sequence_number
             for e in entries
@@ -128,12 +133,7 @@ class ManifestWriter:
             sequence_number=UNASSIGNED,
             min_sequence_number=min(numbers, default=UNASSIGNED),
             added_snapshot_id=self.snapshot_id,
-            added_files_count=len(by_status[ADDED]),
-            existing_files_count=len(by_status[EXISTING]),
-            deleted_files_count=len(by_status[DELETED]),
-            added_rows_count=rows[ADDED],
-            existing_rows_count=rows[EXISTING],
-            deleted_rows_count=rows[DELETED],
+            **_counts(entries),
             partitions=summaries(self.partition, [e.data_file.partition for e in entries]),
             key_metadata=None,
             first_row_id=None,
@@ -166,6 +166,8 @@ def write_manifest_list(
     numbered = []
     for manifest in manifests:
         item = copy.deepcopy(manifest)
+        if format_version > 1:
+            _complete_counts(io, item)
         if item.sequence_number == UNASSIGNED:
             item.sequence_number = snapshot["sequence-number"]
         if item.min_sequence_number == UNASSIGNED:
@@ -189,6 +191,24 @@ def write_manifest_list(
     ) as writer:
         writer.write_block(numbered)
     return next_row_id - begin if format_version >= 3 else 0
+
+
+def _counts(entries: Sequence[ManifestEntry]) -> dict[str, int]:
+    """Return the fields of a manifest that count its files and rows by status."""
+    statuses = {"added": ADDED, "existing": EXISTING, "deleted": DELETED}
+    groups = {name: [e for e in entries if e.status == s] for name, s in statuses.items()}
+    files = {f"{name}_files_count": len(group) for name, group in groups.items()}
+    rows = {name: sum(e.data_file.record_count for e in group) for name, group in groups.items()}
+    return files | {f"{name}_rows_count": count for name, count in rows.items()}
+
+
+def _complete_counts(io: FileIO, manifest: ManifestFile) -> None:
+    """Count what a writer of version 1 has left out; later versions require it."""
+    missing = [name for name, position in COUNTS.items() if manifest[position] is None]
+    if missing:
+        counts = _counts(read_manifest(io, manifest))
+        for name in missing:
+            manifest[COUNTS[name]] = counts[name]
 
 
 def partition_types(

@@ -7,15 +7,18 @@ with the schemas of version 3, which include those of version 2.
 from __future__ import annotations
 
 import threading
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Literal
 
 from cachetools import LRUCache
 from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import resolve_reader
+from pyiceberg.exceptions import ResolveError
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
@@ -57,6 +60,11 @@ ADDED, EXISTING, DELETED = (
     ManifestEntryStatus.DELETED,
 )
 FormatVersion = Literal[1, 2, 3]
+# What PyIceberg raises for files that are damaged, or have a form that it does not know.
+DAMAGED = (
+    *(ValueError, KeyError, IndexError, TypeError, EOFError, AssertionError),
+    *(SystemError, zlib.error, ResolveError),
+)
 # Manifests that are read in advance.
 READ_AHEAD = 8
 # Threads do not wait for local files, but for each other: reading is Python code.
@@ -77,6 +85,10 @@ CONTENT_ID, EQUALITY_IDS_ID, EQUALITY_IDS_ELEMENT_ID = 134, 135, 136
 LOGICAL_FIELD_TYPE_MAPPING.setdefault(("timestamp-nanos", "long"), TimestampNanoType())
 # The specification stores them as int, PyIceberg writes long.
 READ_EQUALITY_IDS = ListType(EQUALITY_IDS_ELEMENT_ID, LongType(), element_required=True)
+
+
+class DamagedFile(OSError):
+    """A manifest or manifest list is damaged, or has a form that is not known here."""
 
 
 class StoredEntry(ManifestEntry):
@@ -118,12 +130,20 @@ def read_manifest(
 
     Returns:
         Entries of all statuses, with sequence numbers and, in format version 3, first row ids.
+
+    Raises:
+        DamagedFile: the file is damaged; the message names it.
+        OSError: the storage refuses the file.
     """
-    entries = []
+    with paused_collection():
+        return list(filter(test, _entries(io, manifest)))
+
+
+def _entries(io: FileIO, manifest: ManifestFile) -> Iterator[StoredEntry]:
     next_row_id, number = first_row_id(manifest), manifest.sequence_number
     snapshot_id, spec_id = manifest.added_snapshot_id, manifest.partition_spec_id
     file = SameSchemaFile[StoredEntry](io.new_input(manifest.manifest_path), _manifest_reader)
-    with file as reader, paused_collection():
+    with _naming(manifest.manifest_path), file as reader:
         schema = reader.header.meta[SCHEMA_KEY]
         for item, content in reader.with_bytes(DATA_FILE):
             if item.snapshot_id is None and snapshot_id is not None:
@@ -141,9 +161,16 @@ def read_manifest(
                 next_row_id += item.data_file.record_count
             else:
                 item.data_file_bytes = content
-            if test(item):
-                entries.append(item)
-    return entries
+            yield item
+
+
+@contextmanager
+def _naming(location: str) -> Iterator[None]:
+    """Raise errors of a damaged file with its location."""
+    try:
+        yield
+    except DAMAGED as error:
+        raise DamagedFile(f"{location} cannot be read ({type(error).__name__}: {error})") from error
 
 
 def read_manifests(io: FileIO, manifests: Iterable[ManifestFile]) -> list[list[StoredEntry]]:
@@ -212,16 +239,22 @@ def _cache_key(manifest: ManifestFile) -> _CacheKey:
 
 
 def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:
-    """Read a snapshot's manifest list."""
-    with SameSchemaFile[ManifestFile](io.new_input(location), _manifest_list_reader) as reader:
+    """Read a snapshot's manifest list.
+
+    Raises:
+        DamagedFile, OSError: as for `read_manifest`.
+    """
+    file = SameSchemaFile[ManifestFile](io.new_input(location), _manifest_list_reader)
+    with _naming(location), file as reader:
         return list(reader)
 
 
 @lru_cache(CACHED_READERS)
 def _manifest_reader(avro_schema: str) -> Reader:
+    stored = iceberg_schema(avro_schema)
     return resolve_reader(
-        iceberg_schema(avro_schema),
-        READ_ENTRY,
+        stored,
+        Schema(*_with_unknown(READ_ENTRY.fields, stored.fields)),
         {-1: StoredEntry, DATA_FILE_ID: DataFile},
         {
             STATUS_ID: ManifestEntryStatus,
@@ -231,11 +264,28 @@ def _manifest_reader(avro_schema: str) -> Reader:
     )
 
 
+def _with_unknown(
+    known: Sequence[NestedField], stored: Sequence[NestedField]
+) -> Iterator[NestedField]:
+    """Yield known fields, then those that only a file has: PyIceberg does not skip nested ones."""
+    by_id = {field.field_id: field for field in stored}
+    for field in known:
+        own, kind = by_id.pop(field.field_id, field).field_type, field.field_type
+        if field.field_id == DATA_FILE_ID and isinstance(kind, StructType):
+            inner = own.fields if isinstance(own, StructType) else ()
+            field = field.model_copy(
+                update={"field_type": StructType(*_with_unknown(kind.fields, inner))}
+            )
+        yield field
+    yield from by_id.values()
+
+
 @lru_cache(CACHED_READERS)
 def _manifest_list_reader(avro_schema: str) -> Reader:
+    stored = iceberg_schema(avro_schema)
     return resolve_reader(
-        iceberg_schema(avro_schema),
-        MANIFEST_LIST_FILE_SCHEMAS[3],
+        stored,
+        Schema(*_with_unknown(MANIFEST_LIST_FILE_SCHEMAS[3].fields, stored.fields)),
         {-1: ManifestFile, 508: PartitionFieldSummary},
         {517: ManifestContent},
     )

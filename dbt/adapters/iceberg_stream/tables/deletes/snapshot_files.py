@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -169,11 +169,21 @@ def with_position_deletes(
         if only is None and may_delete_of(delete, files):
             _require_readable(delete)
             for path in {path for path, _ in read_position_deletes(io, delete, files.keys())}:
-                files[path].shared_deletes.append(delete)
-        elif only in files:
+                if _applies(item, files[path]):
+                    files[path].shared_deletes.append(delete)
+        elif only in files and _applies(item, files[only]):
             _require_readable(delete)
             files[only].own_deletes.append(delete)
     return files
+
+
+def _applies(delete: ManifestEntry, file: SnapshotFile) -> bool:
+    """Return whether deletes by position are as new as a data file (spec, "Scan Planning").
+
+    Those of a file that was removed may outlive it, and the file may be added again.
+    """
+    is_vector = delete.data_file.file_format == FileFormat.PUFFIN
+    return is_vector or (delete.sequence_number or 0) >= (file.sequence_number or 0)
 
 
 def _raise_repeated(table: LoadedTable, data: Sequence[ManifestEntry]) -> NoReturn:
@@ -217,6 +227,7 @@ def deleted_rows(table: LoadedTable, files: Sequence[SnapshotFile]) -> dict[str,
     """
     rows: dict[str, BitMap] = {item.file.file_path: BitMap() for item in files}
     position_deletes: dict[str, DataFile] = {}
+    paths: dict[str, set[str]] = defaultdict(set)
     for item in files:
         for delete in (*item.own_deletes, *item.shared_deletes):
             if delete.file_format == FileFormat.PUFFIN:
@@ -224,9 +235,10 @@ def deleted_rows(table: LoadedTable, files: Sequence[SnapshotFile]) -> dict[str,
                     rows[item.file.file_path] |= read_deletion_bitmap(table.io, delete)
             else:
                 position_deletes[delete.file_path] = delete
-    for delete in position_deletes.values():
+                paths[delete.file_path].add(item.path)
+    for location, delete in position_deletes.items():
         with _naming(delete):
-            for path, positions in read_position_deletes(table.io, delete, rows.keys()):
+            for path, positions in read_position_deletes(table.io, delete, paths[location]):
                 rows[path] |= bitmap(positions.to_numpy())
     return rows
 

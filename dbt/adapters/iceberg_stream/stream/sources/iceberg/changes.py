@@ -241,9 +241,10 @@ def _deletes_before(
     equality = _with_content(live, DataFileContent.EQUALITY_DELETES)
     newest = max(map(_number, equality), default=0)
     scanned = {path for path, entry in deleted.items() if _number(entry) < newest}
-    paths = {*touched, *deleted} - scanned
+    numbers = {path: 0 for path in touched} | {p: _number(entry) for p, entry in deleted.items()}
+    numbers = {path: number for path, number in numbers.items() if path not in scanned}
     position_deletes = _with_content(live, DataFileContent.POSITION_DELETES)
-    return deleted_positions(io, position_deletes, paths), scanned
+    return deleted_positions(io, position_deletes, numbers), scanned
 
 
 def _has_deletes(manifest: ManifestFile) -> bool:
@@ -258,13 +259,21 @@ def _with_content(
 
 
 def deleted_positions(
-    io: FileIO, entries: Iterable[ManifestEntry], paths: Set[str] | None = None
+    io: FileIO, entries: Iterable[ManifestEntry], numbers: Mapping[str, int] | None = None
 ) -> Positions:
-    """Read deleted positions by the location of their data file, of all files or of some."""
+    """Read deleted positions by the location of their data file.
+
+    Args:
+        io: the table's FileIO.
+        entries: of the position deletes and deletion vectors.
+        numbers: data sequence numbers of the data files to which older deletes do not apply (spec,
+            "Scan Planning"); None for all data files, which are older than the deletes.
+    """
     by_path: dict[str, list[pa.Array]] = {}
-    for file in (entry.data_file for entry in entries):
-        referenced = referenced_file(file)
-        if paths is not None and (not paths or (referenced and referenced not in paths)):
+    paths = None if numbers is None else numbers.keys()
+    for entry in entries if paths is None or paths else ():
+        file, referenced = entry.data_file, referenced_file(entry.data_file)
+        if paths is not None and referenced is not None and referenced not in paths:
             continue
         if file.file_format == FileFormat.PUFFIN:
             vector = pa.array(read_deletion_vector(io, file), pa.int64())
@@ -272,7 +281,8 @@ def deleted_positions(
             continue
         _require_parquet([file])
         for path, positions in read_position_deletes(io, file, paths):
-            by_path.setdefault(path, []).append(positions)
+            if numbers is None or numbers[path] <= _number(entry):
+                by_path.setdefault(path, []).append(positions)
     return {path: pa.concat_arrays(parts).unique() for path, parts in by_path.items()}
 
 

@@ -61,8 +61,8 @@ class FirstRead:
     def pieces(self, begin: int, end: int) -> list[Piece]:
         """Return the pieces of files with the rows from `begin` to before `end`."""
         parts = list(self._parts(begin, end))
-        paths = {item.file.file_path for item, _, _ in parts}
-        deleted = deleted_positions(self.table.io, self.deletes, paths) if self.deletes else {}
+        numbers = {item.file.file_path: item.major for item, _, _ in parts}
+        deleted = deleted_positions(self.table.io, self.deletes, numbers) if self.deletes else {}
         return [
             Piece(
                 item.file.file_path,
