@@ -51,12 +51,15 @@ class Layout:
     key: str = ""
     before: tuple[str, ...] = ()
     aim: float = 3.0
+    days: int = DAYS
 
     def model(self, rows: int) -> str:
         options = f"tblproperties={{{self.properties}}}" + (
             f", {self.options}" if self.options else ""
         )
-        return MODEL.format(keys=self.keys, key=self.key, options=options, rows=rows, days=DAYS)
+        return MODEL.format(
+            keys=self.keys, key=self.key, options=options, rows=rows, days=self.days
+        )
 
 
 BY_DAY = "partition_by=['day']"
@@ -68,6 +71,8 @@ LAYOUTS = {
     "by_day": Layout(BY_DAY),
     "by_day_predicates": Layout(f"{BY_DAY}, {NEWEST}", aim=1.5),
     "bucket": Layout("partition_by=['bucket(8, id)']"),
+    "month_and_bucket": Layout("partition_by=['month(day)', 'bucket(4, id)']", days=180),
+    "string_key": Layout(keys="'text_key'", key="concat('key ', id) as text_key, "),
     "version_3": Layout(properties=VERSION_3),
     "merge_on_read": Layout(properties=ON_READ),
     "old_deletes": Layout(
