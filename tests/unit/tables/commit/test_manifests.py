@@ -169,7 +169,11 @@ def test_entries_that_stay_are_as_they_were(
 
     monkeypatch.setattr(manifest_writer, "_stored", stored)
     rng, paths = Random(version), itertools.count()
-    make_table(lake, version, PARTITIONED, BY_ALL, {"commit.manifest.target-size-bytes": "9000"})
+    small = {
+        "commit.manifest.target-size-bytes": "9000",
+        "commit.manifest.min-count-to-merge": "3" if are_copied else "100",
+    }
+    make_table(lake, version, PARTITIONED, BY_ALL, small)
     for _ in range(12):
         before = seen(lake)
         gone = set(rng.sample(sorted(before), len(before) // 4))

@@ -3,75 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.utils.properties import property_as_bool, property_as_int
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
-from dbt.adapters.iceberg_stream.tables.commit.manifests import DELETED, StoredEntry, read_manifests
+from dbt.adapters.iceberg_stream.tables.commit.manifests import StoredEntry
 
 ENABLED = "commit.manifest-merge.enabled"
 MIN_COUNT = "commit.manifest.min-count-to-merge"
 TARGET_SIZE = "commit.manifest.target-size-bytes"
 DEFAULT_MIN_COUNT = 100
 DEFAULT_TARGET_SIZE = 8 * 1024 * 1024
-
-Rewrite = Callable[[Metadata, ManifestFile, list[StoredEntry]], ManifestFile]
-
-
-def merge_small(
-    io: FileIO,
-    metadata: Metadata,
-    new_manifests: list[ManifestFile],
-    base_manifests: list[ManifestFile],
-    rewrite: Rewrite,
-) -> list[ManifestFile]:
-    """Merge small manifests of the same partition spec and content if there are many.
-
-    Counts and sizes are the table's properties or Iceberg's defaults.
-
-    Args:
-        io: the table's FileIO.
-        metadata: table metadata.
-        new_manifests: the commit's own manifests, which are not merged.
-        base_manifests: manifests that may be merged.
-        rewrite: writes a manifest with the entries of several.
-
-    Returns:
-        `base_manifests`, with merged ones in the place of small ones.
-    """
-    properties = dict(metadata.get("properties") or {})
-    if not property_as_bool(properties, ENABLED, True):
-        return base_manifests
-    count = property_as_int(properties, MIN_COUNT, DEFAULT_MIN_COUNT) or DEFAULT_MIN_COUNT
-    target = _target_size(metadata)
-    groups: dict[tuple[int, ManifestContent], list[ManifestFile]] = defaultdict(list)
-    # The commit's own manifests are not merged: the next attempt uses them again.
-    new_paths = {manifest.manifest_path for manifest in new_manifests}
-    for manifest in base_manifests:
-        is_new = manifest.manifest_path in new_paths or manifest.sequence_number < 0
-        if manifest.manifest_length < target and not is_new:
-            groups[manifest.partition_spec_id, manifest.content].append(manifest)
-    for group in groups.values():
-        if len(group) < count:
-            continue
-        merged = _newest_up_to(group, target)
-        entries = [
-            e
-            for manifest_entries in read_manifests(io, merged)
-            for e in manifest_entries
-            if e.status != DELETED
-        ]
-        merged_paths = {manifest.manifest_path for manifest in merged}
-        base_manifests = [
-            manifest for manifest in base_manifests if manifest.manifest_path not in merged_paths
-        ]
-        if entries:
-            base_manifests.insert(0, rewrite(metadata, merged[0], entries))
-    return base_manifests
 
 
 @dataclass
@@ -100,30 +45,38 @@ class ManifestBin:
 
 @dataclass
 class MergedManifests:
-    """Merges manifests that a commit reads anyway, up to the table's target size.
+    """Merges manifests up to the table's target size.
 
     Attributes:
         target: size of a manifest in bytes.
-        is_enabled: whether the table's manifests may be merged.
+        paths: locations of the manifests that are merged.
     """
 
     target: int
-    is_enabled: bool
+    paths: frozenset[str]
     _bins: list[ManifestBin] = field(default_factory=list)
 
     @classmethod
-    def of(cls, metadata: Metadata) -> MergedManifests:
-        """Read the settings from a table's properties.
+    def of(
+        cls, metadata: Metadata, manifests: Sequence[ManifestFile], however_few: bool
+    ) -> MergedManifests:
+        """Choose small manifests of the same partition spec and content.
+
+        Counts and sizes are the table's properties or Iceberg's defaults.
 
         Args:
             metadata: of the table.
+            manifests: of its snapshot, newest first.
+            however_few: whether to choose all; if not, some of those of which there are many.
         """
         properties = dict(metadata.get("properties") or {})
-        return cls(_target_size(metadata), bool(property_as_bool(properties, ENABLED, True)))
-
-    def takes(self, manifest: ManifestFile) -> bool:
-        """Return whether a manifest is small enough to be merged with others."""
-        return self.is_enabled and manifest.manifest_length < self.target / 2
+        target = _positive(properties, TARGET_SIZE, DEFAULT_TARGET_SIZE)
+        chosen: Iterable[ManifestFile] = ()
+        if property_as_bool(properties, ENABLED, True):
+            few = [each for each in manifests if each.manifest_length < target / 2]
+            count = _positive(properties, MIN_COUNT, DEFAULT_MIN_COUNT)
+            chosen = few if however_few else _of_many(manifests, count, target)
+        return cls(target, frozenset(manifest.manifest_path for manifest in chosen))
 
     def add(
         self, manifest: ManifestFile, live: Sequence[StoredEntry], deleted: frozenset[int]
@@ -157,9 +110,19 @@ class MergedManifests:
         )
 
 
-def _target_size(metadata: Metadata) -> int:
-    properties = dict(metadata.get("properties") or {})
-    return property_as_int(properties, TARGET_SIZE, DEFAULT_TARGET_SIZE) or DEFAULT_TARGET_SIZE
+def _positive(properties: dict[str, str], name: str, default: int) -> int:
+    return property_as_int(properties, name, default) or default
+
+
+def _of_many(manifests: Sequence[ManifestFile], count: int, target: int) -> Iterator[ManifestFile]:
+    """Yield the newest small manifests, of groups with so many or more, that fit in one."""
+    groups: dict[tuple[int, ManifestContent], list[ManifestFile]] = defaultdict(list)
+    for manifest in manifests:
+        if manifest.manifest_length < target:
+            groups[manifest.partition_spec_id, manifest.content].append(manifest)
+    for group in groups.values():
+        if len(group) >= count:
+            yield from _newest_up_to(group, target)
 
 
 def _newest_up_to(group: list[ManifestFile], target: int) -> list[ManifestFile]:

@@ -48,7 +48,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     iter_manifests,
     read_manifest_list,
 )
-from dbt.adapters.iceberg_stream.tables.commit.merging import MergedManifests, merge_small
+from dbt.adapters.iceberg_stream.tables.commit.merging import MergedManifests
 from dbt.adapters.iceberg_stream.tables.commit.partition_summaries import (
     FieldValues,
     may_have_partition,
@@ -113,10 +113,6 @@ class SnapshotProducer:
         added_manifests = self._new_manifests(metadata, last)
         with paused_collection():
             base_manifests, removed = self._without_removed(metadata, reading.result())
-        if not self.change.merges_manifests:
-            base_manifests = merge_small(
-                self.io, metadata, added_manifests, base_manifests, self._rewrite
-            )
         snapshot: dict[str, Any] = {
             "snapshot-id": self.snapshot_id,
             # Those of format version 1 are all 0 (spec, "Version 2"): Iceberg refuses others.
@@ -169,29 +165,27 @@ class SnapshotProducer:
     def _without_removed(
         self, metadata: Metadata, manifests: list[ManifestFile]
     ) -> tuple[list[ManifestFile], list[DataFile]]:
-        """Return the base's manifests without removed files, and the removed files."""
+        """Return the base's manifests without removed files, merged if small, and these files."""
         if self.change.removes_all:
             return self._without_any(metadata, manifests)
         keys = {file_key(file) for file in self.change.removed}
-        if not keys:
-            return manifests, []
         removed: list[DataFile] = []
-        possible = self._may_hold(metadata)
-        merging = MergedManifests.of(metadata) if self.change.merges_manifests else None
-        candidates = [m for m in manifests if possible(m) or (merging and merging.takes(m))]
+        merging = MergedManifests.of(metadata, manifests, self.change.merges_manifests)
+        may_hold = self._may_hold(metadata) if keys else lambda manifest: False
+        candidates = [m for m in manifests if m.manifest_path in merging.paths or may_hold(m)]
         rewritten: dict[str, ManifestFile] = {}
         for manifest, entries in iter_manifests(self.io, candidates):
             live = [item for item in entries if item.status != DELETED]
             removed_entries = [item for item in live if _is_removed(item.data_file, keys)]
             removed += [item.data_file for item in removed_entries]
             deleted = frozenset(map(id, removed_entries))
-            if merging and merging.takes(manifest):
+            if manifest.manifest_path in merging.paths:
                 merging.add(manifest, live, deleted)
             elif deleted:
                 rewritten[manifest.manifest_path] = self._rewrite(metadata, manifest, live, deleted)
         if missing := keys - {file_key(file) for file in removed}:
             raise MissingFiles({path for path, _ in missing})
-        bins = merging.bins if merging else []
+        bins = merging.bins
         merged = [self._rewrite(metadata, *each.rewrite) for each in bins if each.live]
         replaced = {path for each in bins for path in each.paths}
         result = [
