@@ -25,6 +25,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
+from dbt.adapters.iceberg_stream.catalog.errors import CatalogError
 from dbt.adapters.iceberg_stream.catalog.locations import local_path
 from dbt.adapters.iceberg_stream.tables.commit import manifest_writer
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change, append
@@ -246,7 +247,10 @@ def test_a_damaged_manifest_leaves_nothing_behind(lake: IcebergCatalog) -> None:
     removed, new = live(lake), write(lake, ROWS)
     path = Path(str(local_path(listed(lake)[0].manifest_path)))
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(OSError, match=f"{path.name} cannot be read"):
+    said = (
+        f"{path.name} cannot be read .*Nothing was written to s.t. Run `iceberg-stream check s.t`"
+    )
+    with pytest.raises(CatalogError, match=said):
         commit(lake, Change(Operation.OVERWRITE, (AddedFiles(tuple(new)),), tuple(removed)))
     assert [file.name for file in (home(lake) / "data").iterdir()] == [
         Path(file.file_path).name for file in removed

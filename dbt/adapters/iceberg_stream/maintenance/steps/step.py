@@ -88,7 +88,7 @@ class TableState:
             return cls(table, table_health(table))
         except DamagedFile as error:
             raise CatalogError(
-                f"The metadata of {'.'.join(name)} cannot be read: {error}. "
+                f"The metadata of {'.'.join(name)} are damaged: {error}. "
                 f"Run `iceberg-stream check {'.'.join(name)}`."
             ) from error
 

@@ -69,10 +69,10 @@ def with_located_rows(
 
 
 def as_of_snapshot(relation: str, metadata: Metadata) -> str:
-    """Return a table's current snapshot as a relation, which stays what it is.
+    """Return a relation that reads a table's current snapshot, even if others commit meanwhile.
 
-    What another writer commits and rolls back while rows are read would not be noticed. A snapshot
-    that is older than the columns has the former ones; then the table is read as it is.
+    A commit that is rolled back while rows are read would not be noticed. If the columns have
+    changed since the snapshot, it has the former ones: then the table itself is read.
 
     Args:
         relation: the table's name for Spark.

@@ -43,7 +43,11 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, SnapshotSumma
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, TableCommit, with_schema
 from dbt.adapters.iceberg_stream.tables.commit.change import Change
 from dbt.adapters.iceberg_stream.tables.commit.errors import ValidationFailed
-from dbt.adapters.iceberg_stream.tables.commit.manifests import iter_manifests, read_manifest_list
+from dbt.adapters.iceberg_stream.tables.commit.manifests import (
+    DamagedFile,
+    iter_manifests,
+    read_manifest_list,
+)
 from dbt.adapters.iceberg_stream.tables.commit.producer import (
     MissingFiles,
     SnapshotProducer,
@@ -179,6 +183,11 @@ class Committer:
             raise kind(
                 f"A file of {'.'.join(self.name)} does not exist any more: {missing_file}"
             ) from missing_file
+        except DamagedFile as damaged:
+            name = ".".join(self.name)
+            raise CatalogError(
+                f"{damaged}. Nothing was written to {name}. Run `iceberg-stream check {name}`."
+            ) from damaged
         further = self.with_snapshot(snapshot) if self.with_snapshot is not None else ()
         updates = (
             *self.updates,

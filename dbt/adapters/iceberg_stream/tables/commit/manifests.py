@@ -88,7 +88,7 @@ READ_EQUALITY_IDS = ListType(EQUALITY_IDS_ELEMENT_ID, LongType(), element_requir
 
 
 class DamagedFile(OSError):
-    """A manifest or manifest list is damaged, or has a form that is not known here."""
+    """A manifest or manifest list is damaged, or its form is unknown."""
 
 
 class StoredEntry(ManifestEntry):

@@ -60,7 +60,7 @@ class MergedManifests:
     def of(
         cls, metadata: Metadata, manifests: Sequence[ManifestFile], however_few: bool
     ) -> MergedManifests:
-        """Choose small manifests of the same partition spec and content.
+        """Choose the small manifests to merge.
 
         Counts and sizes are the table's properties or Iceberg's defaults.
 
