@@ -193,13 +193,13 @@ def compare(
 
 
 def _read(bench: Bench, merged: Merged, name: str) -> Result:
-    """Read the whole table after all these merges."""
+    """Read the whole table after all these merges, at least three times: a single read varies."""
     seconds = alternate(
         {
             "ours": partial(merged.read, merged.ours),
             "peer": partial(merged.read, merged.peer),
         },
-        bench.runs(3),
+        1 if bench.small else max(3, bench.runs()),
         lambda: None,
     )
     note = "Whole command, after the merges above."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+
 import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.errors.spark import StatementError
-from dbt.adapters.iceberg_stream.materializations.row_condition import row_condition
-from dbt.adapters.iceberg_stream.tables.merge.conditions import Condition
+from dbt.adapters.iceberg_stream.materializations.row_condition import TYPES, row_condition
+from dbt.adapters.iceberg_stream.tables.merge.conditions import Comparison, Condition
 
 COLUMNS = {"id": ("id", "bigint"), "n": ("N", "int"), "s": ("s", "string"), "x": ("x", "double")}
 ROWS = pa.table({"N": pa.array([1, 5, None], pa.int32()), "id": [1, 2, 3], "s": ["a", None, "b"]})
@@ -60,11 +62,59 @@ def test_only_spark_decides(predicate: str) -> None:
     ],
 )
 def test_constants_of_which_spark_makes_something_else(value: pa.Scalar) -> None:
-    assert condition("dest.n > 1", c0=value) is None
+    assert condition("dest.n > 1 + 0", c0=value) is None
 
 
 def test_what_spark_does_not_evaluate() -> None:
-    assert condition("dest.n > 1") is None
+    assert condition("dest.n > 1 + 0") is None
+
+
+@pytest.mark.parametrize(
+    ("constant", "kind", "value"),
+    [
+        ("-7", "int", -7),
+        ("3000000000", "bigint", 3_000_000_000),
+        ("'a b'", "string", "a b"),
+        ("date '2026-01-31'", "date", date(2026, 1, 31)),
+        ("timestamp_ntz '2026-01-31 23:59:59'", "timestamp_ntz", datetime(2026, 1, 31, 23, 59, 59)),
+        (
+            "timestamp '2026-01-31 23:59:59+00:00'",
+            "timestamp",
+            datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC),
+        ),
+    ],
+)
+def test_plain_literals_without_spark(constant: str, kind: str, value: object) -> None:
+    found = row_condition([f"d.x = {constant}"], "d", lambda name: (name, kind), pytest.fail)
+    assert isinstance(found, Comparison)
+    assert found.values == (pa.scalar(value, TYPES[kind]),)
+
+
+@pytest.mark.parametrize(
+    ("constant", "kind"),
+    [
+        ("-(7)", "int"),
+        ("'7'", "int"),
+        ("9223372036854775807", "bigint"),
+        ("'2026-01-31'", "date"),  # without ANSI mode a text, in `in`
+        ("date '2026-1-31'", "date"),
+        ("date '2026-02-30'", "date"),
+        ("timestamp '2026-01-31 00:00:00'", "timestamp"),
+        ("timestamp '2026-01-31 00:00:00+01:00'", "timestamp"),
+        ("timestamp_ntz '2026-01-31 00:00:00'", "timestamp"),
+        # A session whose timestamps have no zone leaves the zone out of this one.
+        ("cast('2026-01-31 00:00:00+00:00' as timestamp)", "timestamp"),
+    ],
+)
+def test_literals_that_a_session_may_read_in_another_way(constant: str, kind: str) -> None:
+    asked = []
+
+    def evaluate(sql: str) -> pa.Table:
+        asked.append(sql)
+        raise StatementError(sql)
+
+    row_condition([f"d.x = {constant}"], "d", lambda name: (name, kind), evaluate)
+    assert asked
 
 
 @pytest.mark.parametrize(

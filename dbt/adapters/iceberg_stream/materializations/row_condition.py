@@ -1,12 +1,14 @@
 """Predicates of a merge on rows of its table, as conditions that PyArrow decides.
 
 A condition is a comparison of a column with a constant, or a combination of such. Spark evaluates
-the constants, so that functions, casts and time zones mean what they mean in its MERGE.
+constants other than plain literals, so that functions, casts and time zones mean what they mean in
+its MERGE.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 
 import pyarrow as pa
 from sqlglot import exp, parse_one
@@ -42,6 +44,12 @@ TYPES = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 FROM_TEXT = {"date", "timestamp", "timestamp_ntz"}
+# How literals of these types are written if no session reads them in another way.
+PLAIN_TIMES = {
+    "date": "%Y-%m-%d",
+    "timestamp": "%Y-%m-%d %H:%M:%S+00:00",
+    "timestamp_ntz": "%Y-%m-%d %H:%M:%S",
+}
 # Evaluates expressions: the values of a query's only row.
 Evaluate = Callable[[str], pa.Table]
 
@@ -127,8 +135,12 @@ class _Translation:
 
     def _comparison(self, left: exp.Expr, sign: str, *right: exp.Expr) -> Comparison:
         name, kind = self._column(left)
-        values = tuple(self._value(_constant_sql(node, kind, sign), kind) for node in right)
-        return Comparison(name, sign, values)
+        return Comparison(name, sign, tuple(self._constant(node, kind, sign) for node in right))
+
+    def _constant(self, node: exp.Expr, kind: str, sign: str) -> pa.Scalar:
+        sql = _constant_sql(node, kind, sign)
+        literal = _plain_literal(node, kind)
+        return self._value(sql, kind) if literal is None else _converted(literal, TYPES[kind])
 
     def _column(self, node: exp.Expr) -> tuple[str, str]:
         """Return name and type of a column of the table."""
@@ -156,6 +168,33 @@ def _constant_sql(node: exp.Expr, kind: str, sign: str) -> str:
         # Without ANSI mode, `in` compares texts: then this is a text.
         return f"if(true, {sql}, cast(null as {kind}))"
     return f"cast({sql} as {kind})"
+
+
+def _plain_literal(node: exp.Expr, kind: str) -> pa.Scalar | None:
+    """Return the value of a literal; None if a session may read it in another way."""
+    negative = isinstance(node, exp.Neg)
+    literal = node.this if negative else node
+    if isinstance(literal, exp.Literal) and not literal.is_string:
+        if not literal.is_int or len(literal.this) > 18:
+            return None
+        return pa.scalar(-int(literal.this) if negative else int(literal.this))
+    if isinstance(node, exp.Literal):
+        return pa.scalar(node.this) if kind == "string" else None
+    return _plain_time(node, kind) if kind in PLAIN_TIMES else None
+
+
+def _plain_time(node: exp.Expr, kind: str) -> pa.Scalar | None:
+    # `date '2026-01-31'` is a Cast; a call of `cast`, which obeys settings, is a TryCast.
+    if type(node) is not exp.Cast or node.to.sql(dialect=Spark).lower() != kind:
+        return None
+    text = node.this.name
+    try:
+        time = datetime.strptime(text, PLAIN_TIMES[kind])
+    except ValueError:
+        return None
+    if time.strftime(PLAIN_TIMES[kind]) != text:
+        return None  # such as 2026-1-5
+    return pa.scalar(time, pa.timestamp("us")).cast(TYPES[kind])
 
 
 def _converted(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar:
