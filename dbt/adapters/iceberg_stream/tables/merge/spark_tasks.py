@@ -29,8 +29,9 @@ from dbt.adapters.iceberg_stream.tables.merge.threads import Runner, in_threads
 WORKER_CODE = (*READS_FILES, *WRITES_FILES, actions, conditions, rows, file_rewrite, file_task)
 # The source is sent with the statement, and servers accept messages of up to 128 MiB.
 MOST_BYTES = 64 * 1024 * 1024
-# The first task of a session takes a second, so that this process handles a few small files sooner.
-MOST_BYTES_HERE = 8 * 1024 * 1024
+# The first tasks of a session take two seconds, so that this process handles a few small files
+# sooner, if it reads and writes 20 MB a second.
+MOST_BYTES_HERE = 32 * 1024 * 1024
 # Each task takes a fifth of a second, so that it gets several files if they are small; but a few
 # tasks are always made, for the cores of the cluster.
 BYTES_PER_TASK = 16 * 1024 * 1024
