@@ -13,6 +13,8 @@ from benchmarks.rows.layouts import compare, project
 from tests.servers.rest_catalog import RestCatalog, rest_catalog
 from tests.servers.spark_cluster import TOKEN, SparkCluster, spark_cluster
 
+AIM = 1.5
+
 
 class PeerConnect(Peer):
     """dbt-spark, unmodified, on the same cluster with the same catalog."""
@@ -52,4 +54,4 @@ def merges(bench: Bench, layout: str, rows: int, label: str) -> list[Result]:
     ):
         ours = OursConnect(root / "ours", files, spark, mine)
         peer = PeerConnect(root / "peer", files, spark, others)
-        return compare(bench, ours, peer, layout, rows, f"cluster_{label}")
+        return compare(bench, ours, peer, layout, rows, f"cluster_{label}", AIM)

@@ -169,7 +169,13 @@ def project(layout: str, rows: int) -> Files:
 
 
 def compare(
-    bench: Bench, ours: Contender, peer: Contender, layout: str, rows: int, label: str
+    bench: Bench,
+    ours: Contender,
+    peer: Contender,
+    layout: str,
+    rows: int,
+    label: str,
+    aim: float | None = None,
 ) -> list[Result]:
     """Merge one percent scattered, one percent of the newest, a tenth, and what has not changed.
 
@@ -179,15 +185,17 @@ def compare(
         layout: of the table.
         rows: of the table.
         label: of the size, for the names of the results.
+        aim: of all merges; None for those of the layout and of each kind.
     """
     of = LAYOUTS[layout]
     merged = Merged(ours, peer, of, rows)
     results = []
     kinds: Sequence[str] = ("newest",) if "predicates" in layout else tuple(INCREMENTS)
     for kind in kinds:
-        aim = 1.5 if kind == "newest" else of.aim
-        results.append(_result(bench, merged, f"{layout}_{label}_{kind}", kind, aim))
-    unchanged = _result(bench, merged, f"{layout}_{label}_unchanged", kinds[0], 10.0, changes=False)
+        of_kind = aim or (1.5 if kind == "newest" else of.aim)
+        results.append(_result(bench, merged, f"{layout}_{label}_{kind}", kind, of_kind))
+    name = f"{layout}_{label}_unchanged"
+    unchanged = _result(bench, merged, name, kinds[0], aim or 10.0, changes=False)
     merged.check()
     return [*results, unchanged, _read(bench, merged, f"{layout}_{label}_read")]
 
