@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,7 +80,10 @@ def open_sink(lake: IcebergCatalog, name: Name = NAME) -> Sink:
 
 
 def batch(
-    changes: Sequence[Change], rows: int, partitioned: bool = False, by: str = "part"
+    changes: Sequence[Change],
+    rows: int,
+    partitioned: bool = False,
+    by: str | Callable[[Change], int | None] = "part",
 ) -> list[pa.RecordBatch]:
     """Changes as Spark gives them, so many rows at once."""
     columns: dict[str, Any] = {
@@ -94,8 +97,9 @@ def batch(
         DELETED: pa.array([c.value is None for c in changes], pa.bool_()),
     }
     if partitioned:
-        parts = [{"f0": getattr(c, by)} for c in changes]
-        columns[PARTITION] = pa.array(parts, pa.struct([("f0", pa.string())]))
+        values = [getattr(c, by) if isinstance(by, str) else by(c) for c in changes]
+        kind = pa.string() if isinstance(by, str) else pa.int32()
+        columns[PARTITION] = pa.array([{"f0": value} for value in values], pa.struct({"f0": kind}))
     return pa.table(columns).to_batches(max_chunksize=rows)
 
 
@@ -105,7 +109,7 @@ def write(
     upper: int,
     rows: int = 1_000_000,
     partitioned: bool = False,
-    by: str = "part",
+    by: str | Callable[[Change], int | None] = "part",
     **settings: Any,
 ) -> tuple[str, WrittenBatch]:
     """The files of a batch, each so many rows being a chunk."""

@@ -81,6 +81,38 @@ def test_a_table_that_is_too_large_for_an_index(bed: MakeBed, encoding: str, exp
     assert expected in contents(made)
 
 
+@pytest.mark.parametrize("options", [{}, {"sequence_by": ("at",)}], ids=["arrival", "sequence"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_partitions_of_a_table_that_is_too_large(
+    bed: MakeBed, version: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where keys have the partition, those that changes reach are indexed."""
+    logger = Mock()
+    monkeypatch.setattr(batch_writer, "logger", logger)
+    made = bed(version, by="id", max_indexed_rows=12, batch_rows=1, commit_interval=0.0, **options)
+    before = [{"id": n, "a": "x", "b": n, "at": -1, "op": "u"} for n in range(20)]
+    values = ", ".join(f"({n}, 'x', {n}, -1)" for n in range(20))
+    made.spark.run(f"insert into s.{made.name} values {values}")
+    changes = random_changes(11, 40, keys=20)
+    for begin in range(0, 40, 10):
+        # Batches of two changes each: of up to two partitions.
+        for number in range(begin, begin + 10, 2):
+            made.land(changes[number : number + 2])
+        made.drain()
+        assert made.rows() == last_of_each([*before, *changes[: begin + 10]])
+    assert not logger.warning.called, logger.warning.call_args
+    assert contents(made) <= {POSITIONS}
+    made.land([*changes, *({**row, "at": 50} for row in before)])
+    made.drain()
+    assert made.rows() == last_of_each([*changes, *({**row, "at": 50} for row in before)])
+    assert EQUALITY in contents(made)
+    ((message,), _) = logger.warning.call_args
+    assert "the partitions of its changes have over 12 rows (`max_indexed_rows`)" in message
+    base = made.lake.load(("s", made.name))
+    assert base is not None
+    assert unreferenced_files(base, LATER) == []
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_table_that_is_too_large_for_an_index_converts_its_deletes(
     bed: MakeBed, version: int, monkeypatch: pytest.MonkeyPatch

@@ -27,12 +27,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from pyiceberg.manifest import DataFileContent
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.catalog.sqlite import SqliteBackend
 from dbt.adapters.iceberg_stream.maintenance.orphans import unreferenced_files
+from dbt.adapters.iceberg_stream.stream.errors import StreamConflict
 from dbt.adapters.iceberg_stream.stream.key_index import index_runs
+from dbt.adapters.iceberg_stream.stream.key_index.snapshot_index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.known_streams import add_stream
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, read_property
@@ -49,7 +54,7 @@ from tests.integration.streams import NAME, Change, make_table
 from tests.integration.streams import write as write_batch
 from tests.integration.tables import LATER, duckdb_rows, write
 from tests.lost_files import ForeignFiles, assert_nothing_lost
-from tests.unit.local_tables import live_deletes
+from tests.unit.local_tables import evolve, live_deletes
 
 KEYS = st.one_of(st.none(), st.integers(0, 6))
 CHANGES = st.lists(
@@ -65,9 +70,11 @@ class Histories(RuleBasedStateMachine):
     version = 2
     # DuckDB 1.5 takes a row whose key is null for deleted where any equality delete applies.
     has_equality_deletes = False
+    # Rows that are indexed, at most.
+    max_rows = 1000
 
-    @initialize(rows=st.lists(KEYS, max_size=5))
-    def create(self, rows: list[int | None]) -> None:
+    @initialize(rows=st.lists(KEYS, max_size=5), evolves=st.booleans())
+    def create(self, rows: list[int | None], evolves: bool) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.foreign = ForeignFiles.create(Path(self.folder.name))
         backend = SqliteBackend("lake", Path(self.folder.name))
@@ -78,9 +85,16 @@ class Histories(RuleBasedStateMachine):
         self.uppers = itertools.count(1)
         # The batches of each commit to come; the first ones may still share it.
         self.pending: list[list[tuple[str, WrittenBatch, list[Change]]]] = []
+        if not evolves:
+            self.partition()
         if rows:
             self.append(rows)
+        if evolves:
+            self.partition()
         self.start()
+
+    def partition(self) -> None:
+        """Give the table its partitions."""
 
     def start(self) -> None:
         self.sink = self.open("model.shop.t")
@@ -102,28 +116,45 @@ class Histories(RuleBasedStateMachine):
 
     def open(self, sink_id: str) -> Sink:
         sink = self.claim(sink_id)
-        sink.load_index(1000, refresh=False)
+        sink.load_index(self.max_rows, refresh=False)
         return sink
+
+    def written(
+        self, sink: Sink, changes: list[Change], chunk: int = 100, joins: bool = False
+    ) -> tuple[str, WrittenBatch] | None:
+        """The id of a batch, and the batch; None if its rows cannot be looked up any more."""
+        write_id, batch = self.write_batch(sink, changes, chunk)
+        return write_id, sink.add_to_index(batch, joins=joins)
+
+    def write_batch(
+        self, sink: Sink, changes: list[Change], chunk: int
+    ) -> tuple[str, WrittenBatch]:
+        return write_batch(sink, changes, next(self.uppers), chunk, keeps_keys=True)
 
     @rule(changes=CHANGES, chunk=st.integers(1, 4), joins=st.booleans())
     def write(self, changes: list[Change], chunk: int, joins: bool) -> None:
-        changes, upper = self.allowed(changes), next(self.uppers)
+        changes = self.allowed(changes)
         joins = joins and bool(self.pending)
-        write_id, batch = write_batch(self.sink, changes, upper, chunk, keeps_keys=True)
-        indexed = write_id, self.sink.add_to_index(batch, joins=joins), changes
-        if joins:
-            self.pending[-1].append(indexed)
+        if (written := self.written(self.sink, changes, chunk, joins)) is None:
+            self.restart(same=False)
+        elif joins:
+            self.pending[-1].append((*written, changes))
         else:
-            self.pending.append([indexed])
+            self.pending.append([(*written, changes)])
 
     @precondition(lambda self: self.pending)
     @rule(count=st.integers(1, 3))
     def commit(self, count: int) -> None:
         first = [batch for batches in self.pending[:count] for batch in batches]
         self.pending = self.pending[count:]
-        self.sink.commit(first[-1][0], [batch for _, batch, _ in first])
-        for _, _, changes in first:
-            self.apply(changes)
+        if self.committed(first[-1][0], [batch for _, batch, _ in first]):
+            for _, _, changes in first:
+                self.apply(changes)
+
+    def committed(self, write_id: str, batches: list[WrittenBatch]) -> bool:
+        """Commit batches; return whether they are in the table now."""
+        self.sink.commit(write_id, batches)
+        return True
 
     def apply(self, changes: list[Change]) -> None:
         for change in changes:
@@ -147,9 +178,9 @@ class Histories(RuleBasedStateMachine):
     @rule(changes=CHANGES)
     def second_stream(self, changes: list[Change]) -> None:
         other, changes = self.open("model.shop.other"), self.allowed(changes)
-        write_id, batch = write_batch(other, changes, next(self.uppers), keeps_keys=True)
-        other.commit(write_id, [other.add_to_index(batch)])
-        self.apply(changes)
+        if (written := self.written(other, changes)) is not None:
+            other.commit(written[0], [written[1]])
+            self.apply(changes)
 
     @precondition(lambda self: self.has_equality_deletes)
     @rule(changes=CHANGES)
@@ -200,7 +231,7 @@ class Histories(RuleBasedStateMachine):
         self.discard_pending()
         if same:
             self.sink.claim()
-            self.sink.load_index(1000, refresh=False)
+            self.sink.load_index(self.max_rows, refresh=False)
         else:
             self.start()
 
@@ -253,7 +284,63 @@ class HistoriesBesideEqualityDeletes(Histories):
     has_equality_deletes = True
 
 
-MACHINES = (Histories, HistoriesOfVectors, HistoriesBesideEqualityDeletes)
+class HistoriesOfPartitions(Histories):
+    """The index has the partitions that changes reach, and forgets some for others."""
+
+    version = 3
+    max_rows = 4
+
+    def committed(self, write_id: str, batches: list[WrittenBatch]) -> bool:
+        try:
+            return super().committed(write_id, batches)
+        except StreamConflict as error:
+            # Of an index of all partitions, which the next one is not.
+            assert "the table has over 4 rows" in str(error)
+            self.discard_pending()
+            self.start()
+            return False
+
+    def partition(self) -> None:
+        field = PartitionField(1, 1000, BUCKET, "id_bucket")
+        evolve(self.lake, spec=PartitionSpec(field, spec_id=1))
+
+    def write_batch(
+        self, sink: Sink, changes: list[Change], chunk: int
+    ) -> tuple[str, WrittenBatch]:
+        upper = next(self.uppers)
+        return write_batch(sink, changes, upper, chunk, True, bucket_of, keeps_keys=True)
+
+    def written(
+        self, sink: Sink, changes: list[Change], chunk: int = 100, joins: bool = False
+    ) -> tuple[str, WrittenBatch] | None:
+        write_id, batch = self.write_batch(sink, changes, chunk)
+        try:
+            return write_id, sink.add_to_index(batch, joins=joins)
+        except StreamConflict:
+            sink.discard([batch])
+            # The run goes on without an index, with equality deletes.
+            with pytest.raises(NotIndexable, match="of its changes have over 4 rows"):
+                sink.load_index(self.max_rows, refresh=False)
+            return None
+
+    def open(self, sink_id: str) -> Sink:
+        sink = self.claim(sink_id)
+        try:
+            sink.load_index(self.max_rows, refresh=False)
+        except NotIndexable:
+            # Rows from before the table had partitions, or of another writer.
+            sink.load_index(1000, refresh=False)
+        return sink
+
+
+BUCKET = BucketTransform(4)
+
+
+def bucket_of(change: Change) -> int | None:
+    return BUCKET.transform(LongType())(change.key)
+
+
+MACHINES = (Histories, HistoriesOfVectors, HistoriesBesideEqualityDeletes, HistoriesOfPartitions)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -83,8 +83,8 @@ class StreamOptions:
         commit_interval: seconds between commits; sooner if many files are pending.
         batch_rows: rows of the source in a batch, at most.
         max_keys: keys that a batch with one data sequence number remembers, at most.
-        max_indexed_rows: rows of the table whose keys are indexed to delete rows by position, at
-            most.
+        max_indexed_rows: rows of the table, or of the partitions that changes reach, whose keys are
+            indexed to delete rows by position, at most.
         deleted_keys_days: days for which deleted keys are kept, to leave out older changes
             (`sequence_by`).
         sequence_numbers: whether a batch has one data sequence number, or one for each chunk of

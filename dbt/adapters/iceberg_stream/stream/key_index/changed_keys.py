@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from dbt.adapters.iceberg_stream.stream.key_index.key_partitions import KeyPartition
 from dbt.adapters.iceberg_stream.tables.deletes.snapshot_files import SnapshotFile
 from dbt.adapters.iceberg_stream.tables.keys.codes import Mask
 
@@ -74,6 +75,7 @@ class IndexedBatch:
             of a commit share it.
         deleted: its deleted keys with their order, where late changes are looked for.
         joins: whether it is in the same commit as the batch before it.
+        partitions: of its keys, if the index does not have the whole table.
     """
 
     deletes: dict[int, BitMap] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class IndexedBatch:
     deleted_keys: int = 0
     deleted: list[pa.Table] = field(default_factory=list)
     joins: bool = False
+    partitions: set[KeyPartition] = field(default_factory=set)
 
 
 @dataclass(frozen=True)

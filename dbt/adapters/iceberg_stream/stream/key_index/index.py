@@ -79,7 +79,7 @@ class KeyIndex(SnapshotIndex):
         with self.lock:
             self._pending, self._is_replaced = [], is_empty
             self._runs.all_committed()
-            self._follow(table)
+            self._follow(table, needed=set())
 
     def restore(self, table: LoadedTable, sink_id: str) -> None:
         """Open the index that an earlier run has stored beside the table, if there is one.
@@ -136,6 +136,35 @@ class KeyIndex(SnapshotIndex):
         """
         with self.lock:
             self._follow(table)
+
+    def lacks(self, changes: Sequence[ChangedKeys]) -> bool:
+        """Return whether changes are in partitions that must be indexed first, by `reach`.
+
+        Args:
+            changes: the changes.
+        """
+        with self.lock:
+            return not self._partitions_of([part.keys for part in changes]) <= self._reached
+
+    def reach(self, table: LoadedTable, keys: Sequence[pa.Table]) -> None:
+        """Index the partitions of some keys, in place of others if they are too large together.
+
+        Args:
+            table: the table, at the snapshot that is indexed.
+            keys: rows with the key columns.
+
+        Raises:
+            NotIndexable: these partitions, and those of pending batches, have too many rows.
+            OSError: the storage refuses a file.
+        """
+        with self.lock, ExitStack() as undo:
+            needed = self._partitions_of(keys)
+            new = needed - self._reached
+            if new:
+                self._reached |= new
+                undo.callback(lambda: self._reached.difference_update(new))
+                self._follow(table, needed)
+            undo.pop_all()
 
     def follow_deletes(self, deleted: pa.Table) -> None:
         """Leave out pending changes that are older than deletes of other streams.
@@ -203,7 +232,11 @@ class KeyIndex(SnapshotIndex):
         with self.lock, ExitStack() as undo:
             before = self._pending[-1] if joins and self._pending else None
             number = next(self._numbers) if before is None else before.deleted_keys
-            batch = IndexedBatch(deleted_keys=number, joins=before is not None)
+            partitions = self._partitions_of([part.keys for part in changes])
+            assert partitions <= self._reached, "`reach` has not been called"
+            batch = IndexedBatch(
+                deleted_keys=number, joins=before is not None, partitions=partitions
+            )
             self._pending.append(batch)
             undo.callback(self._update_deleted)
             undo.callback(self._pending.pop)

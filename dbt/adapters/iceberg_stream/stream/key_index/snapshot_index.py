@@ -2,13 +2,16 @@
 
 Entries never change. Whether a row is live depends on the snapshot: on its data files, and on their
 position deletes and deletion vectors. Another writer's commit therefore costs what it has changed.
+
+If the table has too many rows, and its keys decide their partitions, only the partitions that
+changes reach are indexed.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -17,11 +20,16 @@ import pyarrow as pa
 from pyiceberg.manifest import ManifestEntry
 from pyroaring import BitMap
 
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable
 from dbt.adapters.iceberg_stream.stream.key_index.changed_keys import (
     IndexedBatch,
 )
 from dbt.adapters.iceberg_stream.stream.key_index.index_runs import IndexRuns
+from dbt.adapters.iceberg_stream.stream.key_index.key_partitions import (
+    KeyPartition,
+    KeyPartitions,
+)
 from dbt.adapters.iceberg_stream.stream.key_index.late_changes import LateChanges
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 from dbt.adapters.iceberg_stream.tables.deletes.equality import deletes_of_keys, scope_of
@@ -80,7 +88,8 @@ class SnapshotIndex:
 
     Args:
         schema: of the key columns, as data files have them, with field ids.
-        max_rows: rows of a table that are indexed, at most.
+        max_rows: rows of a table that are indexed, at most: of all its partitions, or of those that
+            pending batches and the next one change.
         prefix: how many first key columns rows are found by; 0 for all.
 
     Attributes:
@@ -94,6 +103,10 @@ class SnapshotIndex:
         self.lock = threading.RLock()
         self.snapshot_id: int | None = None
         self._max_rows = max_rows
+        # None if all partitions are indexed; otherwise tells which are, beside those of _files.
+        self._partitions: KeyPartitions | None = None
+        self._reached: set[KeyPartition] = set()
+        self._reaches_too_many = False
         self._numbers = itertools.count()
         self._runs = IndexRuns()
         self._files: dict[str, IndexedFile] = {}
@@ -122,17 +135,16 @@ class SnapshotIndex:
             if number in self._deleted and (live := bitmap(positions) - self._deleted[number])
         }
 
-    def _follow(self, table: LoadedTable) -> None:
+    def _follow(self, table: LoadedTable, needed: Set[KeyPartition] | None = None) -> None:
         try:
-            self._index_snapshot(table)
+            self._index_snapshot(table, needed)
         except UnsupportedFile as error:
             raise NotIndexable(str(error)) from error
 
-    def _index_snapshot(self, table: LoadedTable) -> None:
+    def _index_snapshot(self, table: LoadedTable, needed: Set[KeyPartition] | None) -> None:
         late_changes = self.late_changes
-        files = {} if self._is_replaced else snapshot_files(table)
-        if sum(item.file.record_count for item in files.values()) > self._max_rows:
-            raise NotIndexable(f"the table has over {self._max_rows:,} rows (`max_indexed_rows`)")
+        of_table = {} if self._is_replaced else snapshot_files(table)
+        files = self._to_index(table.metadata, of_table, needed)
         changed = [item for item in files.values() if not self._has(item)]
         deleted = deleted_rows(table, changed)
         equality_deletes = self._equality_deletes(table)
@@ -155,7 +167,8 @@ class SnapshotIndex:
                 kept[path] = IndexedFile(next(self._numbers), item, positions, is_own)
                 new.append(kept[path])
         if late_changes is not None:
-            others = (item.snapshot_file.file for item in kept.values() if not item.is_own)
+            own = {path for path, item in kept.items() if item.is_own}
+            others = (item.file for path, item in of_table.items() if path not in own)
             self._highest_in_files = late_changes.highest_in(others)
         previous, self._restored = (self._files, self._equality_deleted), {}
         self._set_files(kept, equality)
@@ -166,6 +179,75 @@ class SnapshotIndex:
             undo.pop_all()
         self.snapshot_id = current_snapshot_id(table.metadata)
         self._runs.merge_similar(self._live_entries)
+
+    def _to_index(
+        self,
+        metadata: Metadata,
+        files: Mapping[str, SnapshotFile],
+        needed: Set[KeyPartition] | None,
+    ) -> Mapping[str, SnapshotFile]:
+        """Return those of a snapshot's files that are indexed.
+
+        Args:
+            metadata: of the table.
+            files: of the snapshot.
+            needed: partitions that the next changes reach, for which others may be forgotten; None
+                between changes, whose partitions stay.
+
+        Raises:
+            NotIndexable: they have too many rows.
+        """
+        if self._partitions is None:
+            if _rows_of(files) <= self._max_rows:
+                return files
+            partitions = KeyPartitions(metadata, self._names)
+            if needed is None or self._reaches_too_many or not partitions.are_decided:
+                raise self._too_many_rows
+            self._partitions, self._files, self._reached = partitions, {}, set()
+        indexed = self._indexed(files, {*self._files, *self._restored})
+        if needed is None or _rows_of(indexed) <= self._max_rows:
+            return indexed
+        self._reached = {*needed, *(each for batch in self._pending for each in batch.partitions)}
+        indexed = self._indexed(files, ())
+        if _rows_of(indexed) > self._max_rows:
+            self._partitions, self._reaches_too_many = None, bool(needed)
+            raise self._too_many_rows
+        self._files = {path: item for path, item in self._files.items() if path in indexed}
+        return indexed
+
+    @property
+    def _too_many_rows(self) -> NotIndexable:
+        whose = "the partitions of its changes have" if self._reaches_too_many else "the table has"
+        return NotIndexable(f"{whose} over {self._max_rows:,} rows (`max_indexed_rows`)")
+
+    def _indexed(
+        self, files: Mapping[str, SnapshotFile], known: Collection[str]
+    ) -> dict[str, SnapshotFile]:
+        """Return files that are known, or whose partitions have been reached."""
+        return {path: item for path, item in files.items() if path in known or self._reach(item)}
+
+    def _reach(self, item: SnapshotFile) -> bool:
+        """Return whether changes have reached the partition of a file."""
+        assert self._partitions is not None
+        partition = self._partitions.of_file(item.file)
+        return partition is None or partition in self._reached
+
+    @property
+    def _names(self) -> list[str]:
+        """The columns that rows are found by."""
+        return list(self.schema.names[: self.prefix or None])
+
+    def _partitions_of(self, keys: Sequence[pa.Table]) -> set[KeyPartition]:
+        """Return the partitions of some keys, if not all are indexed."""
+        if self._partitions is None:
+            return set()
+        found = [self._partitions.of_rows(self._conformed(rows)) for rows in keys]
+        return set().union(*found)
+
+    def _conformed(self, rows: pa.Table) -> pa.Table:
+        """Return the columns that rows are found by, with the types that data files have."""
+        schema = pa.schema(list(self.schema)[: self.prefix or None])
+        return conform_rows(rows.select(schema.names), schema)
 
     def _has(self, item: SnapshotFile) -> bool:
         indexed = self._files.get(item.file.file_path)
@@ -334,10 +416,13 @@ class SnapshotIndex:
 
     def _lookups(self, changes: pa.Table) -> Entries:
         """Return the keys of changes, each with the change's position in place of a row's."""
-        schema = pa.schema(list(self.schema)[: self.prefix or None])
-        keys = conform_rows(changes.select(schema.names), schema)
+        keys = self._conformed(changes)
         places = np.arange(changes.num_rows, dtype=np.uint64)
         return Entries.at(encode_prefix(keys) if self.prefix else encode(keys), pack(0, places))
+
+
+def _rows_of(files: Mapping[str, SnapshotFile]) -> int:
+    return sum(item.file.record_count for item in files.values())
 
 
 def _by_number(deleted: Mapping[str, Mapping[int, BitMap]]) -> dict[int, BitMap]:

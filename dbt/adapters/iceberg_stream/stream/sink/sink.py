@@ -23,6 +23,7 @@ from dbt.adapters.iceberg_stream.catalog.tables import LoadedTable, with_schema
 from dbt.adapters.iceberg_stream.stream.errors import RowsMoved, StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.deleted_keys import DeletedKeysUpdate
 from dbt.adapters.iceberg_stream.stream.key_index.index import KeyIndex
+from dbt.adapters.iceberg_stream.stream.key_index.snapshot_index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.row_deltas.sub_batch import DeltaPlan
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import NOTHING_READ, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.claimed_table import ClaimedTable
@@ -220,6 +221,16 @@ class Sink(ClaimedTable):
             schema = file_schema(base, self.updates, self.keys)
             follow_index(index, base, schema, self.progress.sink_id)
 
+    def _reach(self, index: KeyIndex, base: LoadedTable, keys: Sequence[pa.Table]) -> None:
+        """Index what others have committed, and the partitions of some keys."""
+        try:
+            self._follow(index, base)
+            index.reach(base, keys)
+        except (RowsMoved, FileNotFoundError) as error:
+            raise StreamConflict(str(error)) from error
+        except NotIndexable as error:
+            raise StreamConflict(f"{'.'.join(self.name)} cannot be indexed: {error}.") from error
+
     def apply_commit(self, commit: SinkCommit, committed: Committed) -> Committed:
         """Advance the progress after a prepared commit was made.
 
@@ -241,8 +252,8 @@ class Sink(ClaimedTable):
             # After an unknown commit state the newest snapshot may be another writer's.
             commit.indexed.record(self.index, commit.committer.snapshot_id, commit.deleted_keys)
             self.remove(commit.indexed.unused)
-            if commit.deleted_keys is not None:
-                self.remove(commit.deleted_keys.removed)
+        if commit.deleted_keys is not None:
+            self.remove(commit.deleted_keys.removed)
         return committed
 
     def _committer(
@@ -406,6 +417,9 @@ class Sink(ClaimedTable):
             # Their rows may be another writer's. If that fails, the next commit tries again.
             with self.lock, suppress(RowsMoved, StreamConflict):
                 self._follow(self.index, self._load(history=False))
+        if self.index.lacks(changes):
+            with self.lock:
+                self._reach(self.index, self._load(history=False), [c.keys for c in changes])
         try:
             return batch.with_index(self.index.add(changes, watermark, joins))
         except UnsupportedFile as error:
@@ -428,12 +442,10 @@ class Sink(ClaimedTable):
         assert index is not None, "rows are located by a key index"
         with self.lock:
             base = self._load(history=False)
+            self._reach(index, base, [lookup.keys])
             try:
-                self._follow(index, base)
                 schema = file_schema(base, self.updates, lookup.columns)
                 return rows_of(index, base, lookup, schema)
-            except RowsMoved as error:
-                raise StreamConflict(str(error)) from error
             except UnsupportedFile:
                 return None
 

@@ -32,6 +32,7 @@ from pyiceberg.expressions.visitors import (
     manifest_evaluator,
 )
 from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import NestedField, PrimitiveType, StringType, StructType
@@ -232,6 +233,30 @@ def _literal(value: pa.Scalar) -> Literal[Any]:
     return literal(value.as_py())
 
 
+def fields_of_keys(
+    metadata: Metadata, spec_id: int, keys: Sequence[str]
+) -> tuple[StructType, list[tuple[int, PartitionField]]]:
+    """Return the types of a spec's partition values, and the fields that keys decide.
+
+    Args:
+        metadata: table metadata.
+        spec_id: of the partition spec.
+        keys: names of the key columns.
+
+    Returns:
+        The types, and the fields with their positions in the spec.
+    """
+    spec, schema = partition_spec(metadata, spec_id), current_schema(metadata)
+    types = spec.partition_type(schema)
+    return types, [
+        (position, field)
+        for position, field in enumerate(spec.fields)
+        if schema.find_column_name(field.source_id) in keys
+        and not isinstance(field.transform, VoidTransform)
+        and has_one_order(types, position)
+    ]
+
+
 class PartitionsOfRows:
     """The partitions that rows with the keys of a source may be in, by partition spec.
 
@@ -248,17 +273,13 @@ class PartitionsOfRows:
 
     def _values(self, spec_id: int) -> tuple[StructType, list[tuple[int, FieldValues]]]:
         """Return the types of partition values, and the values of the fields that keys decide."""
-        spec = partition_spec(self._metadata, spec_id)
-        types = spec.partition_type(self._schema)
+        types, fields = fields_of_keys(self._metadata, spec_id, self._keys)
         return types, [
             (
                 position,
                 FieldValues(partition_values(self._rows, field, self._schema).unique().to_pylist()),
             )
-            for position, field in enumerate(spec.fields)
-            if self._schema.find_column_name(field.source_id) in self._keys
-            and not isinstance(field.transform, VoidTransform)
-            and has_one_order(types, position)
+            for position, field in fields
         ]
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
