@@ -154,7 +154,7 @@ class SnapshotIndex:
         kept: dict[str, IndexedFile] = {}
         new: list[IndexedFile] = []
         for path, item in files.items():
-            indexed = self._files.get(path)
+            indexed = self._known(item)
             before = (indexed.number, indexed.deleted) if indexed else self._restored.get(path)
             is_own = indexed is not None and indexed.is_own
             positions = deleted.get(path, indexed.deleted if indexed is not None else BitMap())
@@ -250,8 +250,16 @@ class SnapshotIndex:
         return conform_rows(rows.select(schema.names), schema)
 
     def _has(self, item: SnapshotFile) -> bool:
-        indexed = self._files.get(item.file.file_path)
+        indexed = self._known(item)
         return indexed is not None and indexed.snapshot_file.delete_keys == item.delete_keys
+
+    def _known(self, item: SnapshotFile) -> IndexedFile | None:
+        """Return a file as it is indexed; None if it is not, or was added again since."""
+        indexed = self._files.get(item.path)
+        if indexed is None:
+            return None
+        numbers = {indexed.snapshot_file.sequence_number, item.sequence_number} - {None}
+        return indexed if len(numbers) < 2 else None
 
     def _set_files(
         self, files: dict[str, IndexedFile], equality: dict[str, dict[int, BitMap]]

@@ -62,7 +62,8 @@ class IndexedCommit:
                 before = item.snapshot_file
                 file = self.data[item.location] if before is None else before.file
                 shared = [] if before is None else before.shared_deletes
-                files[item.location] = SnapshotFile(file, [delete], shared)
+                number = None if before is None else before.sequence_number
+                files[item.location] = SnapshotFile(file, [delete], shared, number)
         index.committed(self.batches, snapshot_id, files, self.deletes, deleted_keys)
 
 

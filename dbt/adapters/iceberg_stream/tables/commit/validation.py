@@ -63,8 +63,10 @@ def validate(io: FileIO, base: Metadata, metadata: Metadata, change: Change) -> 
     deleted = [f for f in since.deletes if validation.new_deletes and _may_delete(f, removed)]
     deleted += [f for f in since.all_deletes if _may_delete(f, {*validation.located})]
     rewritten = since.removed & validation.located
+    # Deletes of a file that is added again are older than it, and do not apply any more.
+    again = {file.file_path for file in since.data} & (removed | validation.located)
     has_ids_now = validation.lacks_row_ids and metadata["format-version"] >= 3 and since.snapshots
-    if not added and not deleted and not rewritten and not has_ids_now:
+    if not (added or deleted or rewritten or again or has_ids_now):
         return
     conflict = (
         f"added {len(added)} data files that conflict with this write"
@@ -73,6 +75,8 @@ def validate(io: FileIO, base: Metadata, metadata: Metadata, change: Change) -> 
         if deleted
         else "removed files that this write changes"
         if rewritten
+        else "added files again that this write changes"
+        if again
         else "gave row ids to files that this write changes"
     )
     raise ValidationFailed(

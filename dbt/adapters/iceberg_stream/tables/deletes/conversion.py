@@ -201,6 +201,10 @@ def _convert(
             ) from error
 
 
+# A data file that is removed and added again has another sequence number.
+_Version = tuple[str, int | None]
+
+
 @dataclass
 class _Converter:
     """Converts the deletes that a table has at the first attempt.
@@ -221,8 +225,8 @@ class _Converter:
     is_staged: bool
     resources: ExitStack
     _deletes: EqualityDeletes | None = None
-    # Rows that the equality deletes delete, by the location of their data file.
-    _rows: dict[str, BitMap] = field(default_factory=dict)
+    # Rows that the equality deletes delete, by location and sequence number of their data file.
+    _rows: dict[_Version, BitMap] = field(default_factory=dict)
 
     @retry(
         retry=retry_if_exception_type((CommitConflict, FilesChanged)),
@@ -267,8 +271,8 @@ class _Converter:
         if self._unread(now, deletes):
             raise FilesChanged(self._overtaken("added data files"))
         before, after = self._located(base), self._located(now)
-        if {p: item.delete_keys for p, item in before.items()} != {
-            p: item.delete_keys for p, item in after.items()
+        if {_version(item): item.delete_keys for item in before} != {
+            _version(item): item.delete_keys for item in after
         }:
             raise FilesChanged(self._overtaken("deleted rows, or rewrote files"))
 
@@ -287,31 +291,34 @@ class _Converter:
         return deletes
 
     def _locate(self, base: LoadedTable, deletes: EqualityDeletes) -> None:
-        for file, positions in deletes.deleted_in(self._unread(base, deletes)):
-            self._rows[file.file_path] = positions
+        unread = self._unread(base, deletes)
+        numbers = {item.data_file.file_path: item.sequence_number for item in unread}
+        for file, positions in deletes.deleted_in(unread):
+            self._rows[file.file_path, numbers[file.file_path]] = positions
 
     def _unread(self, table: LoadedTable, deletes: EqualityDeletes) -> list[ManifestEntry]:
         """Return data files that deletes apply to, and that no attempt has read."""
 
         def is_unread(item: ManifestEntry) -> bool:
-            return item.data_file.file_path not in self._rows and deletes.apply_to(item)
+            version = item.data_file.file_path, item.sequence_number
+            return version not in self._rows and deletes.apply_to(item)
 
         return live_entries(table.io, table.metadata, ManifestContent.DATA, test=is_unread)
 
-    def _located(self, table: LoadedTable) -> dict[str, SnapshotFile]:
+    def _located(self, table: LoadedTable) -> list[SnapshotFile]:
         """Return the data files whose rows equality deletes delete."""
 
         def is_located(item: ManifestEntry) -> bool:
-            return bool(self._rows.get(item.data_file.file_path))
+            return bool(self._rows.get((item.data_file.file_path, item.sequence_number)))
 
         data = live_entries(table.io, table.metadata, ManifestContent.DATA, test=is_located)
-        return snapshot_files(table, data)
+        return list(snapshot_files(table, data).values())
 
     def _change(self, base: LoadedTable, deletes: EqualityDeletes) -> tuple[Change, int]:
         """Return the change, and how many rows it deletes by position."""
-        located = list(self._located(base).values())
+        located = self._located(base)
         before = deleted_rows(base, located)
-        after = [(item, before[item.path] | self._rows[item.path]) for item in located]
+        after = [(item, before[item.path] | self._rows[_version(item)]) for item in located]
         after = [(item, rows) for item, rows in after if len(rows) > len(before[item.path])]
         removed = [item.data_file for item in deletes.files]
         partly: list[tuple[DataFile, BitMap]] = []
@@ -335,3 +342,7 @@ class _Converter:
             is_staged=self.is_staged,
         )
         return change, sum(len(rows) - len(before[item.path]) for item, rows in after)
+
+
+def _version(item: SnapshotFile) -> _Version:
+    return item.path, item.sequence_number

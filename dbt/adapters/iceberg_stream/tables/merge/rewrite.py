@@ -92,8 +92,9 @@ class Merged:
     rewritten: int
 
 
-# The delete files of a data file, and its first row id.
-_ReadState = tuple[frozenset[tuple[str, int | None]], int | None]
+# The delete files of a data file, its first row id, and its data sequence number: a file that is
+# added again has another one, and older deletes do not apply to it.
+_ReadState = tuple[frozenset[tuple[str, int | None]], int | None, int | None]
 
 
 @dataclass
@@ -466,7 +467,7 @@ class RewriteMerge:
 
 
 def _read_state(item: SnapshotFile) -> _ReadState:
-    return item.delete_keys, item.file[FILE_FIRST_ROW_ID]
+    return item.delete_keys, item.file[FILE_FIRST_ROW_ID], item.sequence_number
 
 
 def _require_same_columns(before: Metadata, now: Metadata) -> None:
