@@ -85,7 +85,9 @@ CHANGED = """
     partition_by=var('by', none), format_version=var('version', 2), merge_mode=var('mode', none),
     sort_order=var('order', none)) }}
 select 1 as id, 'x' as s {{ ', 1 as p' if var('p') }} {{ ', 2 as added' if var('added', false) }}
-  {{ ", date'2026-01-02' as at, 2 as at_day" if var('times', false) }}
+  {{ ", date'2026-01-02' as at" if var('times', false) }}
+  {{ ", 2 as at_day" if var('times', false) and not var('upper', none) is boolean }}
+  {{ ", 2 as AT_DAY" if var('upper', false) }}
 """
 
 
@@ -125,6 +127,22 @@ class TestChanges:
                 message = self.change(project, *more, by=[wrong], passes=False, times=True)
                 assert words in message
             assert self.fields(project) == ["identity"]
+
+    @pytest.mark.parametrize("version", [1, 2])
+    def test_partition_fields_in_other_letters(self, project: Any, version: int) -> None:
+        """Spark reads no table with two of a name, whichever their letters are."""
+        run(project, "drop table if exists {schema}.changed")
+        given = {"times": True, "version": version, "change": "append_new_columns", "upper": True}
+        message = self.change(project, by=["day(at)", "AT_DAY"], passes=False, **given)
+        assert "Iceberg names its partition field `at_day`, but the table has a column" in message
+        self.change(project, by=["day(at)"], **{**given, "upper": False})
+        self.change(project, by=["AT_DAY"], **given)
+        self.change(project, by=["AT_DAY"], **given)
+        query = "select AT_DAY, _partition is null from {schema}.changed order by 1"
+        assert rows(project, query) == [(None, False), (2, False), (2, False)]
+        message = self.change(project, "--full-refresh", by=["AT_DAY"], passes=False, **given)
+        assert "history has the partition field `at_day`" in message
+        assert len(rows(project, query)) == 3
 
     def test_format_version_1_keeps_dropped_fields(self, project: Any) -> None:
         run(project, "drop table if exists {schema}.changed")

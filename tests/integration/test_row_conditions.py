@@ -141,6 +141,36 @@ def test_conditions(spark: Session, zone: str, ansi: str) -> None:
         spark.configure({"spark.sql.session.timeZone": before, "spark.sql.ansi.enabled": "true"})
 
 
+@pytest.mark.parametrize(
+    "constant",
+    [
+        "timestamp'2026-01-31 00:00:00+00:00'",
+        "timestamp('2026-01-31 00:00:00+00:00')",
+        "cast('2026-01-31 00:00:00+00:00' as timestamp)",
+        "'2026-01-31 00:00:00+00:00'",
+    ],
+)
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
+def test_timestamps_without_zone_by_default(spark: Session, kind: str, constant: str) -> None:
+    settings = {
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.session.timeZone": "America/New_York",
+    }
+    before = {name: spark.query(f"set {name}")["value"][0].as_py() for name in settings}
+    sql, column = f"t.{kind}_column < {constant}", f"{kind}_column"
+    value = {"timestamp": "timestamp_ltz", "timestamp_ntz": "timestamp_ntz"}[kind]
+    rows = ", ".join(f"({value}'2026-01-30 {hour}:00:00')" for hour in range(17, 24))
+    spark.configure(settings)
+    try:
+        rows = f"(values {rows}) as t ({column})"
+        stored = spark.query(f"select * from {rows}").cast(pa.schema([(column, TYPES[kind])]))
+        expected = spark.query(f"select {sql} as holds from {rows}")["holds"].to_pylist()
+        condition = row_condition([sql], "t", column_of, spark.query)
+        assert condition is None or holds(condition, stored) == expected
+    finally:
+        spark.configure(before)
+
+
 def described(rows: pa.Table) -> DataFile:
     """Return the descriptor that a file with these rows has."""
     bounds: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})

@@ -41,6 +41,10 @@ def condition(*predicates: str, **values: pa.Scalar) -> Condition | None:
         "a.dest.n > 1",
         "dest.s like 'a%'",
         "dest.s = 'it''s'",
+        # Settings of the session say what these mean.
+        r"dest.s = 'a\nb'",
+        'dest.s = "a"',
+        "dest.s = '${env:HOME}'",
         r"dest.s = '\\d'",
         "dest.n",
         "true",

@@ -153,4 +153,7 @@ def _normalized(path: str) -> str:
 @lru_cache(maxsize=10_000)
 def _resolved_folder(folder: str) -> str:
     # Files that a symbolic link leads to have two paths. Iceberg's files are no links themselves.
-    return os.path.realpath(folder)
+    try:
+        return os.path.realpath(folder)
+    except ValueError:
+        return folder  # of an object store: local names have no NUL

@@ -78,15 +78,31 @@ class Term:
         Raises:
             CatalogError: a column has it.
         """
-        suffix = "trunc" if self.transform == "truncate" else self.transform
-        width = f"_{self.width}" if added and self.width is not None else ""
-        name = f"{self.column}_{suffix}{width}"
-        if self.transform != "identity" and name in columns:
+        name = self._field_name(added)
+        if self.transform != "identity" and name.lower() in map(str.lower, columns):
             raise CatalogError(
                 f"`partition_by` has {self.sql}: Iceberg names its partition field `{name}`, but "
                 "the table has a column of this name. Nothing was changed. Rename the column, or "
                 "partition by another one."
             )
+
+    def _field_name(self, added: bool) -> str:
+        """Return the name that Iceberg gives the term's partition field."""
+        if self.transform == "identity":
+            return self.column
+        suffix = "trunc" if self.transform == "truncate" else self.transform
+        width = f"_{self.width}" if added and self.width is not None else ""
+        return f"{self.column}_{suffix}{width}"
+
+    def name_in_other_letters(self, names: Iterable[str], added: bool = False) -> str | None:
+        """Return a name that differs from that of the term's partition field in its letters only.
+
+        Args:
+            names: of partition fields. Spark cannot read a table with two such names.
+            added: as for `require_free_name`.
+        """
+        new = self._field_name(added)
+        return next((name for name in names if name != new and name.lower() == new.lower()), None)
 
 
 @dataclass(frozen=True)
@@ -168,17 +184,28 @@ class TableConfig:
         kept = [t for t in self.partition_by or () if t.column.split(".")[0] not in columns]
         return replace(self, partition_by=tuple(kept))
 
-    def require_free_names(self, columns: Collection[str]) -> None:
-        """Check that no column of a new table has the name of a partition field.
+    def require_free_names(
+        self, columns: Collection[str], replaced: Metadata | None = None
+    ) -> None:
+        """Check that nothing of a new table has the name of a partition field.
 
         Args:
             columns: the table's.
+            replaced: the table that it replaces, whose partition specs stay; None for none.
 
         Raises:
-            CatalogError: one has it.
+            CatalogError: a column has it; or an earlier field, in other letters.
         """
+        specs = [] if replaced is None else replaced.get("partition-specs") or []
+        earlier = [field["name"] for spec in specs for field in spec["fields"]]
         for term in self.partition_by or ():
             term.require_free_name(columns)
+            if name := term.name_in_other_letters(earlier):
+                raise CatalogError(
+                    f"`partition_by` has {term.sql}, and the table's history has the partition "
+                    f"field `{name}`, whose name differs only in its letters: Spark could not read "
+                    "the table. Nothing was changed. Rename the column, or drop the table first."
+                )
 
     def missing_columns(self, names: Iterable[str]) -> list[str]:
         """Return the columns of partition fields that are not among others.
@@ -256,18 +283,18 @@ class TableConfig:
 def _name_clause(metadata: Metadata, term: Term, dropped: Sequence[Term]) -> str:
     """Return a name for a new partition field if Iceberg would give it the id of another field.
 
+    Or a name that differs from another field's in its letters only.
     Since format version 2, Iceberg gives a new field the id of an earlier one with the same source
     and transform, unless it has another name. Format version 1 has left such ids in `void` fields
     of the current spec, and Spark cannot read a table whose spec has an id twice.
     """
-    if metadata["format-version"] < 2:
-        return ""
     columns = field_names(metadata)
     fields = [field for spec in metadata["partition-specs"] for field in spec["fields"]]
     recycled = {field["field-id"] for field in fields if _as_term(columns, field) == term}
     spec = current(metadata, "partition-specs")
     kept = {f["field-id"] for f in spec["fields"] if _as_term(columns, f) not in dropped}
-    if not recycled & kept:
+    takes_id = metadata["format-version"] >= 2 and recycled & kept
+    if not takes_id and not term.name_in_other_letters((f["name"] for f in fields), added=True):
         return ""
     taken = {name.lower() for name in (*columns.values(), *(f["name"] for f in fields))}
     names = (f"{term.column}_{term.transform}_{number}" for number in itertools.count(2))

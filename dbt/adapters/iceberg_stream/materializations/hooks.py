@@ -201,15 +201,18 @@ class MaterializationHooks(metaclass=AdapterMeta):
         staged = [column.name for column in self.get_columns_in_relation(staging)]
         return spark_merge_sql(relation, staging, names, staged, plan)
 
-    @available.parse(lambda self, layout, *a: layout)
-    def spell_layout(self, layout: TableConfig, select: str, header: str | None) -> TableConfig:
-        """Return a layout with the columns in the letter case that a model's query gives them."""
+    @available.parse(lambda self, relation, layout, *a: layout)
+    def spell_layout(
+        self, relation: BaseRelation, layout: TableConfig, select: str, header: str | None
+    ) -> TableConfig:
+        """Return a table's layout with the columns in the letter case of a model's query."""
         # The header's functions are created with the table.
         if header or not (layout.partition_by or layout.sort_order):
             return layout
         names = [column.name for column in self.get_column_schema_from_query(select)]
         spelled = layout.spelled(names)
-        spelled.require_free_names(names)
+        replaced = self.catalog_of(relation).metadata(table_name(relation), history=False)
+        spelled.require_free_names(names, replaced if layout.partition_by else None)
         return spelled
 
     @available.parse(lambda *a, **k: [])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbt.adapters.base import BaseRelation
 
-from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, columns
+from dbt.adapters.iceberg_stream.catalog.metadata import Metadata, columns, fields
 from dbt.adapters.iceberg_stream.engines.while_waiting import import_later
 from dbt.adapters.iceberg_stream.materializations.context import MaterializationContext
 from dbt.adapters.iceberg_stream.relation import table_name
@@ -24,6 +24,8 @@ from dbt.adapters.iceberg_stream.tables.merge.plan import (
 if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.tables.merge.conditions import Condition
 
+# Types of columns that Spark shows as others.
+SHOWN_BY_SPARK = ("time", "uuid", "timestamp_ns", "timestamptz_ns")
 MERGE = "dbt.adapters.iceberg_stream.materializations.merge"
 
 
@@ -37,6 +39,8 @@ class TableColumns:
     def __init__(self, metadata: Metadata | None) -> None:
         all_columns = [] if metadata is None else columns(metadata)
         self._columns = {column.name.lower(): column for column in all_columns}
+        stored = [] if metadata is None else fields(metadata)
+        self._shown = {f["name"].lower() for f in stored if f["type"] in SHOWN_BY_SPARK}
 
     def spelling(self, name: str) -> str:
         """Return a column's name in the table's letter case."""
@@ -47,6 +51,10 @@ class TableColumns:
         """Return a column's type in Spark; empty if there is no such column."""
         column = self._columns.get(name.lower())
         return column.type if column else ""
+
+    def comparable_type(self, name: str) -> str:
+        """Return a column's type in Spark; empty if files have values of another type."""
+        return "" if name.lower() in self._shown else self.type_of(name)
 
     def keys(self, unique_key: str | Sequence[str] | None) -> tuple[str, ...]:
         """Return the names of the key's columns, each once."""
@@ -117,7 +125,7 @@ def _parsed(
     return row_condition(
         predicates,
         plan["target"],
-        lambda name: (of_table.spelling(name), of_table.type_of(name)),
+        lambda name: (of_table.spelling(name), of_table.comparable_type(name)),
         lambda sql: context.session().query(sql),
     )
 

@@ -7,6 +7,7 @@ its MERGE.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
@@ -50,6 +51,7 @@ PLAIN_TIMES = {
     "timestamp": "%Y-%m-%d %H:%M:%S+00:00",
     "timestamp_ntz": "%Y-%m-%d %H:%M:%S",
 }
+SETTINGS_DECIDE = re.compile(r'[\\"]|\$\{|\btimestamp(_ntz|_ltz)?\s*\(', re.IGNORECASE)
 # Evaluates expressions: the values of a query's only row.
 Evaluate = Callable[[str], pa.Table]
 
@@ -72,8 +74,11 @@ def row_condition(
         column_of: returns a column's name in the table's letter case, and its type in Spark.
         evaluate: runs a query of constants.
     """
+    texts = list(predicates)
+    if any(_depends_on_settings(text) for text in texts):
+        return None
     try:
-        trees = [parse_one(predicate, dialect=Spark) for predicate in predicates]
+        trees = [parse_one(text, dialect=Spark) for text in texts]
         constants: dict[str, int] = {}
 
         def note(constant: str, kind: str) -> pa.Scalar:
@@ -91,6 +96,15 @@ def row_condition(
     except (SqlglotError, NotSimple, StatementError):
         return None  # Spark's MERGE says what is wrong, if something is
     return parts[0] if len(parts) == 1 else Combination("and", tuple(parts))
+
+
+def _depends_on_settings(sql: str) -> bool:
+    """Return whether settings of a session decide how literals are read.
+
+    They say whether backslashes escape, whether double quotes are of strings or of names, whether
+    variables are replaced, and which type `timestamp(…)` returns.
+    """
+    return bool(SETTINGS_DECIDE.search(sql))
 
 
 class _Translation:
@@ -157,10 +171,9 @@ def _constant_sql(node: exp.Expr, kind: str, sign: str) -> str:
     for part in node.walk():
         if not isinstance(part, OF_CONSTANTS):
             raise NotSimple
-        # Layers interpret quotes and backslashes in different ways.
-        if isinstance(part, exp.Literal) and part.is_string and set(part.this) & set("\\'\""):
+        if isinstance(part, exp.Literal) and part.is_string and "'" in part.this:
             raise NotSimple
-    sql = node.sql(dialect=Spark)
+    sql = node.transform(_typed_literal).sql(dialect=Spark)
     is_text = isinstance(node, exp.Literal) and node.is_string
     if not is_text or kind not in FROM_TEXT:
         return sql
@@ -168,6 +181,15 @@ def _constant_sql(node: exp.Expr, kind: str, sign: str) -> str:
         # Without ANSI mode, `in` compares texts: then this is a text.
         return f"if(true, {sql}, cast(null as {kind}))"
     return f"cast({sql} as {kind})"
+
+
+def _typed_literal(node: exp.Expr) -> exp.Expr:
+    """Return `timestamp '…'` as it is written: a cast would leave out its time zone, or obey it."""
+    # A call of `cast` is a TryCast.
+    if type(node) is not exp.Cast or not isinstance(node.this, exp.Literal):
+        return node
+    kind = node.to.sql(dialect=Spark)
+    return exp.Var(this=f"{kind} '{node.this.name}'") if "TIMESTAMP" in kind else node
 
 
 def _plain_literal(node: exp.Expr, kind: str) -> pa.Scalar | None:
@@ -184,7 +206,7 @@ def _plain_literal(node: exp.Expr, kind: str) -> pa.Scalar | None:
 
 
 def _plain_time(node: exp.Expr, kind: str) -> pa.Scalar | None:
-    # `date '2026-01-31'` is a Cast; a call of `cast`, which obeys settings, is a TryCast.
+    # As in `_typed_literal`: casts obey settings.
     if type(node) is not exp.Cast or node.to.sql(dialect=Spark).lower() != kind:
         return None
     text = node.this.name

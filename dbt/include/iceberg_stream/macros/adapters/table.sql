@@ -10,7 +10,7 @@
 {%- endmacro %}
 
 {% macro iceberg_stream__get_create_table_sql(relation, layout, select) -%}
-  {%- set layout = adapter.spell_layout(layout, select, config.get('sql_header')) -%}
+  {%- set layout = adapter.spell_layout(relation, layout, select, config.get('sql_header')) -%}
   create or replace table {{ relation.render() }} using iceberg
   {{ layout.create_clauses }}
   {{ iceberg_stream__get_relation_comment_clause() }}
