@@ -220,6 +220,7 @@ def test_other_locations() -> None:
     others = ["/a/b", "/a/b ", "/a/B", "s3://a/b", "s3://b/a/b", "s3://x/b", "gs://a/b", "/a/b%20"]
     assert len({comparable(location) for location in others}) == len(others)
     assert comparables("file:/a%20b") == {comparable("/a%20b"), comparable("/a b")}
+    assert comparable("/a/x=\0/b") in comparables("file:/a/x=%00/b")
     assert comparables("s3://b/k#1") == {comparable("s3://b/k#1"), comparable("s3://b/k")}
     assert is_within(comparable("/a/b/c"), comparable("/a/b/"))
     assert is_within(comparable("s3a://b/t"), comparable("s3://b"))

@@ -109,6 +109,7 @@ def test_the_storage_is_not_the_engine() -> None:
         ("[SQLITE_CORRUPT] database disk image is malformed", "Restore catalog.db"),
         ("Malformed request: Cannot set last added schema: no schema has been added", "Run the model again"),
         ("java.lang.OutOfMemoryError: Java heap space", "driver_memory"),
+        ("Cannot downgrade v3 table to v2", "Set `format_version` to that version"),
         ("[MERGE_CARDINALITY_VIOLATION] The ON search condition", "one row for each key"),
     ],
 )  # fmt: skip

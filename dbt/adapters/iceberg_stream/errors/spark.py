@@ -122,6 +122,11 @@ ADVICE = (
         "so, you may also drop it and build it again.",
     ),
     (
+        r"Cannot downgrade v\d+ table",
+        "The table has a newer format version, which another program may have given it. Set "
+        "`format_version` to that version, or remove it from the config.",
+    ),
+    (
         r"Cannot find source column for sort field",
         "A column cannot be dropped while the table is sorted by it. Set `sort_order` to other "
         "columns, or to `[]`: without the config, the table keeps its order.",
