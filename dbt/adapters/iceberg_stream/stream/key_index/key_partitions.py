@@ -11,6 +11,7 @@ from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_schema
 from dbt.adapters.iceberg_stream.tables.files.partitions import partition_values
 from dbt.adapters.iceberg_stream.tables.merge.candidates import fields_of_keys
+from dbt.adapters.iceberg_stream.tables.merge.plan import partitioned_as_date
 
 # The id of a partition spec, and the values of those of its fields that keys decide.
 KeyPartition = tuple[int, tuple[object, ...]]
@@ -30,6 +31,7 @@ class KeyPartitions:
             spec["spec-id"]: fields
             for spec in metadata["partition-specs"]
             if (fields := fields_of_keys(metadata, spec["spec-id"], keys)[1])
+            and not partitioned_as_date(metadata)
         }
         self._default = metadata["default-spec-id"]
 

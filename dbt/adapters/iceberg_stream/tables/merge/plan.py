@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,7 @@ def why_spark(
     every = [field for schema in metadata["schemas"] for field in schema["fields"]]
     if any(field["type"] == "variant" for field in iter_fields(every)):
         return "a column has the type variant"
-    if name := _partitioned_as_date(metadata, every):
+    if name := partitioned_as_date(metadata):
         return f"partitions of {name} are of the time when it was a date"
     types = {field["name"]: field["type"] for field in fields(metadata)}
     for name in plan.keys:
@@ -92,13 +92,13 @@ def why_spark(
     return None
 
 
-def _partitioned_as_date(metadata: Metadata, every: Sequence[Mapping[str, Any]]) -> str | None:
+def partitioned_as_date(metadata: Metadata) -> str | None:
     """Return a column that was promoted from date although that changes its partition values.
 
     Args:
         metadata: table metadata.
-        every: the columns of all schemas.
     """
+    every = [field for schema in metadata["schemas"] for field in schema["fields"]]
     sources = {
         field["source-id"]
         for spec in metadata["partition-specs"]
