@@ -111,6 +111,17 @@ def test_what_keys_do_not_decide(tmp_path: Path) -> None:
     assert partitions.of_file(before) is None
 
 
+def test_a_transform_that_is_not_known(tmp_path: Path) -> None:
+    lake = make_catalog(tmp_path)
+    make_table(lake, schema=Schema(NestedField(1, "key", LongType(), required=False)))
+    evolve(lake, spec=PartitionSpec(PartitionField(1, 1000, BucketTransform(3), "b"), spec_id=1))
+    unknown = {"source-id": 1, "field-id": 1001, "transform": "zorder[3]", "name": "z"}
+    metadata = load(lake).metadata
+    specs = [*metadata["partition-specs"], {"spec-id": 2, "fields": [unknown]}]
+    partitions = KeyPartitions({**metadata, "partition-specs": specs}, ["key"])
+    assert partitions.of_rows(pa.table({"key": [34]})) == {(1, (1,))}
+
+
 def test_a_column_that_was_a_date(tmp_path: Path) -> None:
     """Partitions of its older files are days, and those of its newer ones microseconds."""
     lake = make_catalog(tmp_path)

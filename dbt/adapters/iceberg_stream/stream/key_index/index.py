@@ -79,6 +79,8 @@ class KeyIndex(SnapshotIndex):
         with self.lock:
             self._pending, self._is_replaced = [], is_empty
             self._runs.all_committed()
+            if self._reaches_too_many:
+                self._partitions = None
             self._follow(table, needed=set())
 
     def restore(self, table: LoadedTable, sink_id: str) -> None:

@@ -210,7 +210,7 @@ class SnapshotIndex:
         self._reached = {*needed, *(each for batch in self._pending for each in batch.partitions)}
         indexed = self._indexed(files, ())
         if _rows_of(indexed) > self._max_rows:
-            self._partitions, self._reaches_too_many = None, bool(needed)
+            self._reaches_too_many = bool(needed)
             raise self._too_many_rows
         self._files = {path: item for path, item in self._files.items() if path in indexed}
         return indexed

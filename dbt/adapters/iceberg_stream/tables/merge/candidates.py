@@ -34,7 +34,7 @@ from pyiceberg.expressions.visitors import (
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import VoidTransform
+from pyiceberg.transforms import UnknownTransform, VoidTransform
 from pyiceberg.types import NestedField, PrimitiveType, StringType, StructType
 
 from dbt.adapters.iceberg_stream.catalog.metadata import Metadata
@@ -252,7 +252,7 @@ def fields_of_keys(
         (position, field)
         for position, field in enumerate(spec.fields)
         if schema.find_column_name(field.source_id) in keys
-        and not isinstance(field.transform, VoidTransform)
+        and not isinstance(field.transform, VoidTransform | UnknownTransform)
         and has_one_order(types, position)
     ]
 
