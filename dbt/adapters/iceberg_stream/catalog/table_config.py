@@ -95,7 +95,7 @@ class Term:
         return f"{self.column}_{suffix}{width}"
 
     def name_in_other_letters(self, names: Iterable[str], added: bool = False) -> str | None:
-        """Return a name that differs from that of the term's partition field in its letters only.
+        """Return a name that differs from that of the term's partition field only in case.
 
         Args:
             names: of partition fields. Spark cannot read a table with two such names.
@@ -187,14 +187,14 @@ class TableConfig:
     def require_free_names(
         self, columns: Collection[str], replaced: Metadata | None = None
     ) -> None:
-        """Check that nothing of a new table has the name of a partition field.
+        """Check that the names of a new table's partition fields are free.
 
         Args:
             columns: the table's.
             replaced: the table that it replaces, whose partition specs stay; None for none.
 
         Raises:
-            CatalogError: a column has it; or an earlier field, in other letters.
+            CatalogError: a column has such a name, or an earlier field has it in another case.
         """
         specs = [] if replaced is None else replaced.get("partition-specs") or []
         earlier = [field["name"] for spec in specs for field in spec["fields"]]
@@ -203,8 +203,8 @@ class TableConfig:
             if name := term.name_in_other_letters(earlier):
                 raise CatalogError(
                     f"`partition_by` has {term.sql}, and the table's history has the partition "
-                    f"field `{name}`, whose name differs only in its letters: Spark could not read "
-                    "the table. Nothing was changed. Rename the column, or drop the table first."
+                    f"field `{name}`, whose name differs only in case: Spark could not read the "
+                    "table. Nothing was changed. Rename the column, or drop the table first."
                 )
 
     def missing_columns(self, names: Iterable[str]) -> list[str]:
@@ -281,12 +281,12 @@ class TableConfig:
 
 
 def _name_clause(metadata: Metadata, term: Term, dropped: Sequence[Term]) -> str:
-    """Return a name for a new partition field if Iceberg would give it the id of another field.
+    """Return a name for a new partition field if Iceberg's own choice makes the table unreadable.
 
-    Or a name that differs from another field's in its letters only.
-    Since format version 2, Iceberg gives a new field the id of an earlier one with the same source
-    and transform, unless it has another name. Format version 1 has left such ids in `void` fields
-    of the current spec, and Spark cannot read a table whose spec has an id twice.
+    Spark reads no table with two fields whose names differ only in case, or of a spec that has an
+    id twice. Since format version 2, Iceberg gives a new field the id of an earlier one with the
+    same source and transform, unless it has another name; format version 1 has left such ids in
+    `void` fields of the current spec.
     """
     columns = field_names(metadata)
     fields = [field for spec in metadata["partition-specs"] for field in spec["fields"]]

@@ -211,8 +211,9 @@ class MaterializationHooks(metaclass=AdapterMeta):
             return layout
         names = [column.name for column in self.get_column_schema_from_query(select)]
         spelled = layout.spelled(names)
-        replaced = self.catalog_of(relation).metadata(table_name(relation), history=False)
-        spelled.require_free_names(names, replaced if layout.partition_by else None)
+        if layout.partition_by:
+            replaced = self.catalog_of(relation).metadata(table_name(relation), history=False)
+            spelled.require_free_names(names, replaced)
         return spelled
 
     @available.parse(lambda *a, **k: [])
