@@ -27,7 +27,7 @@ SHARE ?= $(shell echo $$(( 0x0$$(git rev-parse HEAD 2>/dev/null | tail -c 2) % 2
 
 # Needed by unit tests. Not pinned, because they must work with old versions of the other packages.
 UNIT_TESTS_NEED := confluent-kafka cryptography duckdb duckdb-extension-avro duckdb-extension-iceberg \
-    fastavro grpcio-tools hypothesis 'moto[s3,server]' msgspec ptars pyruhvro pytest pytest-timeout pytest-xdist
+    grpcio-tools hypothesis 'moto[s3,server]' ptars pyruhvro pytest pytest-timeout pytest-xdist
 
 SHOP := examples/shop
 TPCH := examples/tpch

@@ -54,6 +54,9 @@ setup(
         "filelock>=3.12",
         # Table metadata grow with the snapshots, and each commit reads and writes all of them.
         "orjson>=3.10",
+        # Decode messages and files in JSON, and messages in Avro.
+        "msgspec>=0.19",
+        "fastavro>=1.9",
         # What `iceberg-stream check` knows of the shape of metadata.
         "jsonschema>=4.18",
         # References in JSON Schemas of Kafka's messages; jsonschema brings it along.
@@ -77,11 +80,9 @@ setup(
         "kafka": [
             # Reads messages and offsets.
             "confluent-kafka>=2.5",
-            # Decodes only some members of JSON, in half of the time.
-            "msgspec>=0.19",
-            # Decodes Avro to Arrow. It is young, so a minor version has to pass the tests first.
+            # Decodes most Avro to Arrow, faster. It is young, so a minor version has to pass the tests first.
             "pyruhvro>=0.4,<0.5",
-            # Decodes Protobuf to Arrow; young, too.
+            # Decodes most Protobuf to Arrow; young, too.
             "ptars>=0.0.25,<0.1",
             # Compiles schemas of Protobuf. The newest that run with the protobuf of dbt are 1.81.
             "grpcio-tools>=1.76",

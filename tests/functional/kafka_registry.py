@@ -6,23 +6,14 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import SchemaRegistry
-from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
-from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
 from tests.servers.producer import CheckedProducer
 from tests.servers.schema_registry import Registry, schema_registry, with_login
 from tests.servers.tcp_proxy import TcpProxy, tcp_proxy
 
 PASSWORD = "registry-password"
-# How Spark reads texts of times.
-SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.legacy.timeParserPolicy": "EXCEPTION"}
 HEAD = """
 sources:
   - name: kafka
@@ -42,23 +33,6 @@ class Shop:
         for message in messages:
             producer.produce(topic, key=key, value=message)
         producer.deliver()
-
-    def decode_here(self, topic: str, envelope: Envelope) -> pa.Table:
-        """Return all columns of a topic's messages, decoded without Spark."""
-        schemas = TopicSchemas(SchemaRegistry({"url": self.registry.url}), envelope)
-        options = {"bootstrap.servers": self.bootstrap}
-        source = KafkaSource(topic, options, envelope, schemas=schemas)
-        upper = source.plan_batch(None, 100)
-        assert upper is not None
-        conf = SimpleNamespace(get=SETTINGS.__getitem__)
-        no_spark: Any = SimpleNamespace(spark=SimpleNamespace(conf=conf))
-        batches = source.arrow_rows(
-            no_spark, None, upper, lambda schema: {n: n for n in schema.names}, lambda count: None
-        )
-        assert batches is not None
-        decoded = pa.Table.from_batches(batches)
-        source.close()
-        return decoded
 
     @property
     def connections(self) -> dict[str, dict[str, str]]:

@@ -293,7 +293,7 @@ class TestKafka:
         assert "total-equality-deletes" not in summary(project, "places") or (
             summary(project, "places")["total-equality-deletes"] == "0"
         )
-        send("numbers", (1, "{'id': 1, 'status': 'odd'}"), (2, {"id": 2, "status": 5}), (3, None))
+        send("numbers", (1, {"id": 1, "status": "odd"}), (2, {"id": 2, "status": 5}), (3, None))
         run_dbt(["run", "-s", "numbers"])
         assert rows(project, sql)[1:4] == [(1, "odd"), (2, "5"), (3, "s83")]
         send("numbers", (4, {"id": 4, "status": "late"}), (5, "null"))

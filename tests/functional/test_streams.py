@@ -289,8 +289,8 @@ class TestBadRecords:
         ((place, record, reason),) = rows(
             project, "select place, record, reason from {schema}.letters__dead_letters"
         )
-        assert place.endswith("orders/1.json") and "much" in record
-        assert reason == "does not fit the source's `columns`"
+        assert place.endswith("orders/1.json, line 2") and "much" in record
+        assert reason == "has a value in `amount` that does not fit the source's `columns`"
 
     def test_there_is_nothing_else(self, project: Any) -> None:
         (Path(project.project_root) / "landing/orders/1.json").unlink()
@@ -307,8 +307,10 @@ class TestBadRecords:
         land(project, "4", (3, "late", 2.0, "c", 0), (4, "new", "much", "c", 2))
         run_dbt(["run", "-s", "late"])
         assert rows(project, "select id, amount from {schema}.late") == [(3, 1.0)]
-        places = "select right(place, 6) from {schema}.late__dead_letters order by 1"
-        assert rows(project, places) == [("3.json",), ("4.json",)]
+        places = (
+            "select substring_index(place, '/', -1) from {schema}.late__dead_letters order by 1"
+        )
+        assert rows(project, places) == [("3.json, line 1",), ("4.json, line 2",)]
 
 
 class TestIncompleteFiles:

@@ -1,7 +1,7 @@
 """Random histories of a topic and of a stream that reads it, and the table that they make.
 
-The messages change over time, so that the paths of batches alternate in one table: PyArrow computes
-a batch, or decodes it for Spark, or leaves it to Spark.
+The messages change over time, and so does what computes the batches of one table: PyArrow, or Spark
+after it fell back to it.
 """
 
 from __future__ import annotations
@@ -137,12 +137,17 @@ def random_row(chance: random.Random, partition: int) -> Row:
     }
 
 
+def _odd(text: str) -> str:
+    """Return an object with a member that is no JSON, for which it is read value by value."""
+    return f'{{"odd": NaN, {text[1:]}'
+
+
 class Json:
     """Records in JSON; their columns are those of the source's definition."""
 
     definition: Mapping[str, Any] = {"format": "json"}
     of_rows = False
-    spoiled = (b"", b"null", b"{spoiled", b'{"id": "x"}', b"\xff\xfe")
+    spoiled = (b"", b"null", b"{spoiled", b'{"id": "x"}', b"\xff\xfe", b"{'id': 1}", b"{} {}")
 
     def columns(self, version: int) -> str:
         return COLUMNS[version]
@@ -172,8 +177,7 @@ class Json:
         if chance.random() < 0.3:
             values = {name: value for name, value in values.items() if value is not None}
         text = json.dumps(values, default=float, indent=chance.choice([None, None, 1]))
-        # Only Spark takes these quotes.
-        return text.replace('"', "'") if kind == "odd" else text
+        return _odd(text) if kind == "odd" else text
 
 
 class Debezium(Json):
@@ -189,9 +193,11 @@ class Debezium(Json):
         deletes, text = chance.random() < 0.2, self._text(chance, row, "good")
         images = f'"before": {text}' if deletes else f'"before": null, "after": {text}'
         text = f'{{{images}, "op": "{"d" if deletes else chance.choice("cru")}"}}'
-        # Only Spark reads messages with their schema.
+        # With its schema; other messages are read in another way.
         text = f'{{"schema": {{}}, "payload": {text}}}' if kind == "odd" else text
-        return Message(text.encode(), row, deletes, is_bad)
+        return Message(
+            _odd(text).encode() if kind == "odd" else text.encode(), row, deletes, is_bad
+        )
 
 
 class Avro:
@@ -209,7 +215,7 @@ class Avro:
         return ""
 
     def declare(self, version: int) -> None:
-        """Register a schema; the third one has a field for which Spark decodes all messages."""
+        """Register a schema; the third one has a field without values."""
         digits = 8 if version == 0 else 12
         decimal = {"type": "bytes", "logicalType": "decimal", "precision": digits, "scale": 2}
         time = {"type": "long", "logicalType": "timestamp-micros"}

@@ -10,7 +10,6 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
-from pyspark.sql import types as t
 
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
@@ -32,12 +31,6 @@ from tests.integration.streams import NAME, SINK
 from tests.integration.writers import open_catalog
 
 DDL = "id bigint, part string, value string"
-# What Spark makes of it. No process has a session of Spark: the rows must be read without it.
-FIELDS = [
-    t.StructField("id", t.LongType()),
-    t.StructField("part", t.StringType()),
-    t.StructField("value", t.StringType()),
-]
 AVRO: dict[str, Any] = {
     "type": "record",
     "name": "Row",
@@ -112,7 +105,8 @@ def drain(
         keys: columns that identify a row; none to append each message.
         outcome: a queue for the word done, or for the name of the error; None to raise it.
     """
-    envelopes._fields[DDL] = FIELDS
+    # No process has a session of Spark: messages must be read without it.
+    envelopes._declared[DDL] = SCHEMA
     lake, source = open_catalog(place), messages.source()
     options = StreamOptions(SINK, keys, batch_rows=50, commit_interval=0.0)
     sql = get_change_sql("select * from v", "v", source.of_rows)
@@ -127,7 +121,7 @@ def drain(
         schema=SCHEMA,
     )
     table = TableStream(writer, StreamStatus("t"), schema_id=source.schema_id(None))
-    no_spark: Any = SimpleNamespace(spark=None, setting=None)
+    no_spark: Any = SimpleNamespace(spark=None, setting=lambda name: "UTC")
     try:
         Stream(lambda: no_spark, [table], window=2).drain()
     except StreamError as error:

@@ -1,39 +1,35 @@
-"""What messages become, as values of rows or as bad records, on each way that they are decoded.
+"""What messages become, as values of rows or as bad records: alone, and in one batch with others.
 
-`alone` decodes each message in this process, and by Spark where that is left to it, as a batch of
-one message is; `spark` decodes all of them by Spark, as a batch that has one of Spark's is.
+The messages are of a source without a broker, whose batches PyArrow or Spark can compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.sql.quoting import quote
-from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.sources.arrow.avro import avro_decoder
-from dbt.adapters.iceberg_stream.stream.sources.arrow.debezium import decode_debezium
-from dbt.adapters.iceberg_stream.stream.sources.arrow.json import decode_messages
-from dbt.adapters.iceberg_stream.stream.sources.arrow.json_schema import json_decoder
-from dbt.adapters.iceberg_stream.stream.sources.arrow.json_types import json_arrow_schema
+from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
+from dbt.adapters.iceberg_stream.stream.batches.message_records import MessageRecords
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import (
-    SchemaMessages,
-    message_schemas,
+from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import (
+    NO_RECORD,
+    MessageDecoder,
 )
+from dbt.adapters.iceberg_stream.stream.sources.formats.message_schemas import message_schemas
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
-from dbt.adapters.iceberg_stream.stream.sources.source import (
-    MINOR,
-    REASON,
-    ROW_DELETED,
-    WHERE,
-)
-from tests.unit.stream.sources.formats.avro_rows import numbered
+from dbt.adapters.iceberg_stream.stream.sources.kafka.message_batch import MessageBatch
+from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
+from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
+from tests.unit.stream.sources.formats.decoded_messages import numbered, require_sound
 
-WAYS = ("alone", "spark")
+WAYS = ("alone", "together")
 # Rows as text, which tells NaN and types of numbers apart; or why the message is bad.
 Outcome = list[str] | str
 
@@ -46,102 +42,100 @@ def decode(
     schemas: Sequence[RegisteredSchema] = (),
 ) -> list[Outcome]:
     """Return what each message becomes."""
-    by_spark = _spark(spark, envelope, values, schemas)
-    if way == "spark":
-        return by_spark
-    alone = (in_process(spark, envelope, [value], schemas) for value in values)
-    return [left if own is None else own[0] for own, left in zip(alone, by_spark, strict=True)]
+    decoder = decoder_of(spark, envelope, schemas)
+    if way == "together":
+        return outcomes(decoder, values)
+    return [outcome for value in values for outcome in outcomes(decoder, [value])]
 
 
-def in_process(
-    spark: Session,
-    envelope: Envelope,
-    values: Sequence[bytes],
-    schemas: Sequence[RegisteredSchema] = (),
-) -> list[Outcome] | None:
-    """Return what the messages of a batch become without Spark; None if it is left to Spark."""
-    declared = pa.table({"value": pa.array(values, pa.binary()), "offset": range(len(values))})
-    batches = declared.to_batches()
-    try:
-        if schemas:
-            found = message_schemas(schemas, envelope, _declared(spark, envelope))
-            decoder = (
-                json_decoder(found, envelope.required, "UTC")
-                if envelope.schema_format == "json"
-                else avro_decoder(found)
-            )
-            if decoder is None:
-                return None
-            columns = {name: name for name in decoder.schema.names}
-            decoded = list(decoder.decode(batches, columns))
-        else:
-            schema = json_arrow_schema(envelope.fields(spark.spark))
-            if schema is None or not (envelope.has_only_records or envelope.has_only_rows):
-                return None
-            columns = {name: name for name in schema.names}
-            required = envelope.required_columns(schema.names)
-            if envelope.name == "debezium":
-                key = envelope.key_columns(schema.names)
-                decoded = list(decode_debezium(batches, schema, columns, key))
-            else:
-                decoded = list(decode_messages(batches, schema, columns, required))
-    except ArrowFallback:
-        return None
-    outcomes: list[Outcome] = [[] for _ in values]
-    for batch in decoded:
-        table = pa.Table.from_batches([batch])
-        if ROW_DELETED not in table.schema.names:
-            table = table.append_column(ROW_DELETED, pa.repeat(False, len(table)))
-        rows = table.select([*columns, ROW_DELETED]).rename_columns([*columns, "deleted"])
-        for place, row in zip(table[MINOR].to_pylist(), numbered(rows), strict=True):
-            _add(outcomes, place, row)
-    return outcomes
+def decoder_of(
+    spark: Session, envelope: Envelope, schemas: Sequence[RegisteredSchema] = ()
+) -> MessageDecoder:
+    declared = envelope.declared(spark.spark) if envelope.columns else None
+    if not schemas:
+        assert declared is not None
+        return MessageDecoder(envelope, declared)
+    found = message_schemas(schemas, envelope, declared)
+    return MessageDecoder(envelope, found.columns, schemas=found)
 
 
-def _spark(
-    spark: Session,
-    envelope: Envelope,
-    values: Sequence[bytes],
-    schemas: Sequence[RegisteredSchema],
-) -> list[Outcome]:
-    messages = {
-        "key": pa.nulls(len(values), pa.binary()),
-        "value": pa.array(values, pa.binary()),
-        "partition": pa.array([0] * len(values), pa.int32()),
-        "offset": pa.array(range(len(values)), pa.int64()),
-    }
-    frame = spark.spark.createDataFrame(pa.table(messages))
-    if schemas:
-        found = message_schemas(schemas, envelope, _declared(spark, envelope))
-        names, rows = found.columns.names, SchemaMessages(envelope, found).unpack(frame)
-    else:
-        names = [field.name for field in envelope.fields(spark.spark)]
-        rows = envelope.unpack(spark.spark, frame)
-    columns = ", ".join(map(quote, names))
-    place = f"cast(regexp_extract({WHERE}, 'offset ([0-9]+)', 1) as int)"
-    sql = (
-        f"select {columns}, __stream.deleted as deleted, {REASON}, {place} as place from v "
-        "order by place, deleted desc"
-    )
-    decoded = spark.rows(sql, v=rows)
-    reasons, places = decoded[REASON].to_pylist(), decoded["place"].to_pylist()
-    outcomes: list[Outcome] = [[] for _ in values]
-    texts = numbered(decoded.drop_columns([REASON, "place"]))
-    for reason, place, row in zip(reasons, places, texts, strict=True):
-        if reason is None:
-            _add(outcomes, place, row)
-        else:
-            outcomes[place] = reason
-    return outcomes
+def outcomes(decoder: MessageDecoder, values: Sequence[bytes]) -> list[Outcome]:
+    """Return what the messages of a batch become."""
+    decoded, found = decoder.decode(values), list[Outcome]([] for _ in values)
+    require_sound(decoded, decoder, len(values))
+    rows = decoded.rows.append_column("deleted", pa.array(decoded.deleted))
+    for place, row in zip(decoded.of, numbered(pa.Table.from_batches([rows])), strict=True):
+        of_message = found[place]
+        assert isinstance(of_message, list)
+        of_message.append(row)
+    for bad in decoded.bad:
+        assert found[bad.place] == [], "a bad record has no rows"
+        found[bad.place] = bad.reason
+    return found
 
 
-def _add(outcomes: list[Outcome], place: int, row: str) -> None:
-    rows = outcomes[place]
-    assert isinstance(rows, list), "a bad record has no rows"
-    rows.append(row)
+def unfit(name: str) -> str:
+    """Return why a message in JSON is bad whose value a declared column cannot take."""
+    return f"has a value in `{name}` that {NO_RECORD}"
 
 
-def _declared(spark: Session, envelope: Envelope) -> Any:
-    from pyspark.sql.types import StructType
+class Messages(KafkaSource):
+    """Messages of one partition, without a broker; their schemas are under the topic's subject."""
 
-    return StructType(envelope.fields(spark.spark)) if envelope.columns else None
+    def __init__(
+        self,
+        envelope: Envelope,
+        values: Sequence[bytes],
+        schemas: Sequence[RegisteredSchema] = (),
+    ) -> None:
+        registry: Any = _Registry(schemas)
+        own = TopicSchemas(registry, envelope) if schemas else None
+        super().__init__("t", {}, envelope, schemas=own)
+        self._values = values
+
+    @property
+    def end(self) -> Frontier:
+        return self.pin(None, {"0": len(self._values)})
+
+    def _messages(
+        self, lower: Frontier | None, upper: Frontier, fields: Sequence[str]
+    ) -> Iterator[MessageBatch]:
+        batch = MessageBatch("t")
+        batch.add(0, self._values, np.arange(len(self._values)))
+        yield batch
+
+
+class _Registry:
+    """A registry without a server."""
+
+    address = "registry"
+
+    def __init__(self, schemas: Sequence[RegisteredSchema]) -> None:
+        self._schemas = {schema.id: schema for schema in schemas}
+
+    def versions(self, subject: str) -> list[RegisteredSchema]:
+        return list(self._schemas.values())
+
+    def by_id(self, number: int) -> RegisteredSchema:
+        return self._schemas[number]
+
+    def find(self, number: int) -> RegisteredSchema | None:
+        return self._schemas.get(number)
+
+
+def records_of(spark: Session, source: Messages) -> MessageRecords:
+    """Return the records of a batch, whose bad ones are kept."""
+    bad_records = BadRecords(lambda rows: None, "", 10**9)
+    return MessageRecords(source, spark, BatchRange(None, source.end), bad_records)
+
+
+@contextmanager
+def spark_frame(spark: Session, source: Messages) -> Iterator[Any]:
+    """The rows of messages as Spark gets them to compute a query."""
+    with records_of(spark, source).frame(is_remote=False) as frame:
+        yield frame
+
+
+def decoded_rows(spark: Session, source: Messages) -> list[pa.RecordBatch]:
+    """The rows of messages as PyArrow gets them to compute a query."""
+    return list(records_of(spark, source).rows())

@@ -61,7 +61,7 @@ class Bed:
     layout: str = ""
     partition: str = ""
     rewriter: Rewriter = rewrite_here
-    # PyArrow reads Parquet, and Spark reads JSON.
+    # The files are Parquet whose changes PyArrow computes, or JSON for which only Spark computes one.
     parquet: bool = False
     name: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")
     files: int = 0
@@ -87,7 +87,8 @@ class Bed:
         spec = {"type": "files", "path": str(self.folder), "columns": DDL}
         spec |= {"format": "parquet"} if self.parquet else {}
         table = self.lake.table(("s", self.name))
-        change_sql = get_change_sql(f"select * from {VIEW}", VIEW)
+        columns = "*" if self.parquet else "id, reverse(reverse(a)) as a, b, at, op"
+        change_sql = get_change_sql(f"select {columns} from {VIEW}", VIEW)
         query = StreamQuery(
             change_sql, VIEW, f"s.{self.name}", COLUMNS, options, partition=self.partition
         )

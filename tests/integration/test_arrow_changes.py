@@ -1,36 +1,33 @@
-"""Debezium's changes are the same with Spark and without, filtered and not, or are left to Spark."""
+"""Debezium's changes are the same computed by Spark and by PyArrow, filtered and not."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from dbt.adapters.iceberg_stream.engines.session import Session
-from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
+from dbt.adapters.iceberg_stream.stream.batches.arrow_batches import Selection
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
-from dbt.adapters.iceberg_stream.stream.sources.arrow.debezium import decode_debezium
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import SchemaMessages
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, MAJOR, MINOR, ROW_DELETED
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
+from tests.integration.message_ways import Messages, decoded_rows, decoder_of, spark_frame
 from tests.unit.stream.sources.formats.avro_rows import (
     DEBEZIUM,
     changes,
     damaged,
-    decoder_of,
     encode,
     framed,
-    numbered,
-    schemas_of,
 )
+from tests.unit.stream.sources.formats.decoded_messages import numbered
 
 DAMAGED = 100
 JSON = Envelope(
@@ -38,20 +35,6 @@ JSON = Envelope(
     "id bigint, small int, name string, amount double, done boolean, price decimal(6,2), "
     "at timestamp, day date, lines array<struct<n: smallint, price: decimal(6,2)>>",
     required=("ID",),
-)
-LINE = pa.struct([("n", pa.int16()), ("price", pa.decimal128(6, 2))])
-SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("small", pa.int32()),
-        ("name", pa.string()),
-        ("amount", pa.float64()),
-        ("done", pa.bool_()),
-        ("price", pa.decimal128(6, 2)),
-        ("at", pa.timestamp("us", "UTC")),
-        ("day", pa.date32()),
-        ("lines", pa.list_(pa.field("element", LINE))),
-    ]
 )
 VALUES: Mapping[str, Sequence[Any]] = {
     "id": [None, 0, 1, -1, 2**63 - 1],
@@ -77,30 +60,27 @@ FILTERS = [
 ]
 
 
-def messages_of(values: Sequence[bytes]) -> pa.Table:
-    return pa.table(
-        {
-            "key": pa.nulls(len(values), pa.binary()),
-            "value": pa.array(values, pa.binary()),
-            "partition": pa.array([0] * len(values), pa.int32()),
-            "offset": pa.array(range(len(values)), pa.int64()),
-        }
-    )
-
-
 def query_of(columns: Sequence[str], where: str = "") -> StreamQuery:
     text = f"select * from v {where and f'where {where}'}"
     options = StreamOptions("sink", tuple(columns[:1]))
     return StreamQuery(get_change_sql(text, "v", of_rows=True), "v", "t", columns, options)
 
 
-def arrow_changes(query: StreamQuery, schema: pa.Schema, decode: Any) -> pa.Table:
-    """What the query makes of decoded rows."""
-    picked = query.pick(schema, schema)
-    selected: Iterator[pa.RecordBatch] = map(picked.select, decode(picked.columns))
-    names = {MAJOR: f"{ORDER}0", MINOR: f"{ORDER}1", ROW_DELETED: DELETED}
-    table = pa.Table.from_batches(selected)
-    return table.rename_columns([names.get(name, name) for name in table.schema.names])
+def arrow_changes(spark: Session, query: StreamQuery, source: Messages) -> pa.Table:
+    """What PyArrow makes of the query."""
+    selection = Selection(query, source.arrow_schema(spark, None, source.end), None, spark.setting)
+    assert selection.of_records(source.arrow_schema(spark, None, source.end))
+    return pa.Table.from_batches(map(selection.of_record, decoded_rows(spark, source)))
+
+
+def assert_same(spark: Session, query: StreamQuery, source: Messages) -> pa.Table:
+    """Compute the query by PyArrow and by Spark, and return the changes."""
+    with spark_frame(spark, source) as frame:
+        expected = spark.rows(query.changes(), v=frame).sort_by(f"{ORDER}1")
+    actual = arrow_changes(spark, query, source)
+    assert actual.schema.types == expected.select(actual.schema.names).schema.types
+    assert numbered(actual) == numbered(expected.select(actual.schema.names))
+    return actual
 
 
 def change(chance: random.Random) -> dict[str, Any]:
@@ -118,50 +98,37 @@ def change(chance: random.Random) -> dict[str, Any]:
 @pytest.mark.parametrize("where", ["", *FILTERS])
 def test_json(spark: Session, where: str) -> None:
     chance = random.Random(where)
-    values = [json.dumps(change(chance)).encode() for _ in range(300)]
-    messages, query = messages_of(values), query_of(SCHEMA.names, where)
-    frame = JSON.unpack(spark.spark, spark.spark.createDataFrame(messages)).drop(BAD)
-    expected = spark.rows(query.changes(), v=frame).sort_by(f"{ORDER}1")
-    batches = messages.select(["value", "offset"]).to_batches()
-    actual = arrow_changes(
-        query, SCHEMA, lambda picked: decode_debezium(batches, SCHEMA, picked, ["id"])
-    )
-    assert actual.schema.types == expected.select(actual.schema.names).schema.types
-    assert numbered(actual) == numbered(expected.select(actual.schema.names))
-    deleted = actual[DELETED].to_pylist()
+    sent = [change(chance) for _ in range(300)]
+    source = Messages(JSON, [json.dumps(message).encode() for message in sent])
+    names = source.arrow_schema(spark, None, source.end).names
+    changes = assert_same(spark, query_of(names, where), source)
+    deleted = changes[DELETED].to_pylist()
     assert 40 < sum(deleted) < 250
+    # A change whose row is filtered out deletes it, and so does one that moves the key.
+    if not where:
+        assert sum(deleted) == sum(message["op"] == "d" for message in sent) + moved(sent)
+
+
+def moved(sent: Sequence[dict[str, Any]]) -> int:
+    images = [message for message in sent if message["op"] == "u" and "before" in message]
+    return sum(own["before"]["id"] != own["after"]["id"] for own in images)
 
 
 @settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_avro(spark: Session, data: st.DataObject) -> None:
-    schema, sent = data.draw(changes(20).filter(lambda drawn: drawn[1][0]["op"] != "m"))
+    schema, sent = data.draw(changes(count=20))
     bodies = [encode(schema, message) for message in sent]
     picked = data.draw(st.lists(st.sampled_from(bodies), min_size=DAMAGED, max_size=DAMAGED))
-    decoder = decoder_of(schema, envelope=DEBEZIUM)
     bodies += [data.draw(damaged(body)) for body in picked]
-
-    def decoded(values: Sequence[bytes]) -> pa.Table:
-        batches = messages_of(values).select(["value", "offset"]).to_batches()
-        return arrow_changes(
-            query, decoder.schema, lambda columns: decoder.decode(batches, columns)
-        )
-
-    names = decoder.columns.names
-    query = query_of(names, data.draw(st.sampled_from(["", f"{names[0]} is not null"])))
-    values = []
-    for place, body in enumerate(bodies):
-        [message] = messages_of([framed(1, body)]).select(["value", "offset"]).to_batches()
-        try:
-            list(decoder.decode([message], {}))
-            values.append(framed(1, body))
-        except ArrowFallback:
-            assert place >= len(sent), body
-    messages = spark.spark.createDataFrame(messages_of(values))
-    schemas = schemas_of(schema, envelope=DEBEZIUM)
-    frame = SchemaMessages(DEBEZIUM, schemas).unpack(messages)
-    assert spark.rows(f"select * from v where {BAD} is not null", v=frame).num_rows == 0
-    expected = spark.rows(query.changes(), v=frame).sort_by(f"{ORDER}1")
-    actual = decoded(values)
-    assert actual.schema.types == expected.select(actual.schema.names).schema.types
-    assert numbered(actual) == numbered(expected.select(actual.schema.names))
+    values = [framed(1, body) for body in bodies]
+    schemas = [RegisteredSchema(1, json.dumps(schema))]
+    # Those that have become a truncate are left to Spark.
+    decoded = decoder_of(spark, DEBEZIUM, schemas).decode(values)
+    assume(len(decoded.of))
+    for place in decoded.truncates[::-1]:
+        del values[place]
+    source = Messages(DEBEZIUM, values, schemas)
+    names = source.arrow_schema(spark, None, source.end).names
+    where = data.draw(st.sampled_from(["", f"{names[0]} is not null"]))
+    assert_same(spark, query_of(names, where), source)

@@ -13,7 +13,8 @@ import pytest
 
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.sources.files.source import FilesSource, files_source
+from dbt.adapters.iceberg_stream.stream.sources.files.definition import files_source
+from dbt.adapters.iceberg_stream.stream.sources.files.source import FilesSource
 from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR
 
 MOMENT = datetime(1500, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -55,9 +56,7 @@ def arrow_table(spark: Session, source: FilesSource, names: Sequence[str]) -> pa
 
     upper = source.plan_batch(None, 10**9)
     assert upper is not None
-    rows: Iterator[pa.RecordBatch] | None = source.arrow_rows(
-        spark, None, upper, pick, lambda count: None
-    )
+    rows: Iterator[pa.RecordBatch] | None = source.arrow_rows(spark, None, upper, pick)
     try:
         return None if rows is None else pa.Table.from_batches(rows)
     except ArrowFallback:

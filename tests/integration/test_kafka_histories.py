@@ -12,14 +12,12 @@ from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.batches import arrow_batches
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
-from dbt.adapters.iceberg_stream.stream.batches.decoded_records import DecodedRecords
+from dbt.adapters.iceberg_stream.stream.batches.message_records import MessageRecords
 from dbt.adapters.iceberg_stream.stream.sources import registry
-from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from tests.integration.kafka_history import LABELS, History
 
 SEEDS, SOAK_SEEDS = range(3), range(200)
-PATHS = {"arrow": (BatchWriter, "_write_arrow"), "decoded": (DecodedRecords, "read")}
-PATHS |= {"spark": (KafkaSource, "read")}
+PATHS = {"arrow": (BatchWriter, "_write_arrow"), "spark": (MessageRecords, "frame")}
 
 
 @pytest.fixture(scope="module", autouse=True)

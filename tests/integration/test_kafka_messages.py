@@ -10,14 +10,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -29,9 +29,11 @@ from confluent_kafka.admin import (
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
+from dbt.adapters.iceberg_stream.stream.batches.arrow_batches import Fallbacks
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
-from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process
+from dbt.adapters.iceberg_stream.stream.batches.message_records import MessageRecords
+from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, in_tasks
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.partition_values import (
@@ -41,7 +43,6 @@ from dbt.adapters.iceberg_stream.stream.query.partition_values import (
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
-from dbt.adapters.iceberg_stream.stream.sources.arrow.json_types import json_arrow_schema
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka import messages as kafka_messages
 from dbt.adapters.iceberg_stream.stream.sources.kafka.kept_messages import KeptMessages
@@ -69,7 +70,6 @@ JOINED = (
 )
 FILTERED = "select * from v where id > 20 and (name is null or name <> 'a')"
 DDL = "id bigint, name string"
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 HEADER = b"\0\0\0\0\7"
 # No value is a tombstone; the last ones are no records, or not one record.
 VALUES: list[bytes | None] = [
@@ -88,11 +88,6 @@ BAD: list[bytes | None] = [
     HEADER,
     b'{"id": %d, "name": "c"',
 ]
-
-
-def no_skips(count: int) -> None:
-    """Expect no records of other types."""
-    assert not count
 
 
 class Broker:
@@ -154,7 +149,7 @@ class Topic:
         for done in self.admin.delete_records([place]).values():
             done.result()
 
-    def read(self, begin: int, end: int, **options: str) -> list[tuple[int, bytes]]:
+    def read(self, begin: int, end: int, **options: str) -> list[tuple[int, bytes | None]]:
         """The offsets and values of a range of the first partition."""
         reader = self.source_of(**options).reader
         table = read_all(reader, [OffsetRange(self.name, 0, begin, end)])
@@ -162,17 +157,33 @@ class Topic:
         return table
 
 
-def read_all(reader: MessageReader, ranges: Sequence[OffsetRange]) -> list[tuple[int, bytes]]:
+def read_all(
+    reader: MessageReader, ranges: Sequence[OffsetRange]
+) -> list[tuple[int, bytes | None]]:
     return [
-        (row["offset"], row["value"])
+        message
         for batch in reader.read(ranges, KeptMessages())
-        for row in batch.to_pylist()
+        for message in zip(batch.all_offsets().tolist(), batch.values, strict=True)
     ]
 
 
-def in_spark(*arguments: Any) -> Any:
-    """Another runner than that of this process, for which Spark reads all messages."""
-    return in_process(*arguments)
+def consumed(topic: Topic, partition: int, end: int) -> list[tuple[int, bytes | None]]:
+    """The offsets and values of a partition, as a consumer of librdkafka gets them."""
+    options = {"group.id": "second", "enable.partition.eof": True, "auto.offset.reset": "error"}
+    consumer = Consumer({**topic.servers, **options})
+    consumer.assign([TopicPartition(topic.name, partition, 0)])
+    messages = list[tuple[int, bytes | None]]()
+    while (message := consumer.poll(30)) is not None and message.error() is None:
+        messages.append((message.offset(), message.value()))
+    assert message is not None and message.offset() == end
+    consumer.close()
+    return messages
+
+
+@pytest.fixture
+def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark computes all queries."""
+    monkeypatch.setattr(Fallbacks, "allow_arrow", lambda fallbacks: False)
 
 
 def drained(
@@ -187,8 +198,7 @@ def drained(
     """The rows of a table that a stream has written with their partitions, and what was bad."""
     name, bad, source = f"t{uuid.uuid4().hex[:8]}", list[Any](), topic.source_of()
     spark.run(f"create table s.{name} ({topic.ddl}) using iceberg {layout}")
-    schema = json_arrow_schema(source.envelope.fields(spark.spark))
-    assert schema is not None
+    schema = source.envelope.declared(spark.spark)
     chosen = StreamOptions(f"sink.{name}", **options)
     table = lake.table(("s", name))
     partition = partition_sql("lake", table.spec(), table.schema())
@@ -211,14 +221,10 @@ def drained(
 
 
 @pytest.fixture
-def ten_messages(
-    broker: Broker, lake: IcebergCatalog, spark: Session, monkeypatch: pytest.MonkeyPatch
-) -> TenMessages:
-    """What a stream with a query, a layout and options writes of ten messages that Spark does not
-    read."""
+def ten_messages(broker: Broker, lake: IcebergCatalog, spark: Session) -> TenMessages:
+    """What a stream with a query, a layout and options writes of ten messages."""
     topic = Topic(broker, 1)
     topic.send(*(b'{"id": %d, "name": "n%d"}' % (n, n % 2) for n in range(10)))
-    monkeypatch.setattr(KafkaSource, "read", None)
     return partial(drained, topic, lake, spark, in_process)
 
 
@@ -237,26 +243,21 @@ def fill_at_random(topic: Topic, chance: random.Random, values: Sequence[bytes |
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_the_same_messages_as_spark_reads(broker: Broker, spark: Session, seed: int) -> None:
+def test_the_same_messages_as_another_consumer(broker: Broker, seed: int) -> None:
     topic, chance = Topic(broker, PARTITIONS), random.Random(seed)
     fill_at_random(topic, chance, [*VALUES, *BAD])
     end = topic.source.present(None)
     assert end is not None
-    sql = (
-        "select partition, offset, value from m where value is not null order by partition, offset"
-    )
+    expected = [consumed(topic, number, end[str(number)]) for number in range(PARTITIONS)]
+    assert sum(map(len, expected)) > 50
     begin: Mapping[str, Any] = {**end, **dict.fromkeys(map(str, range(PARTITIONS)), 0)}
     while begin != end:
         limit = {p: min(end[p], begin[p] + chance.randint(0, 120)) for p in begin if p.isdigit()}
         upper = {**end, **limit}
-        frame = topic.source.messages(spark.spark, begin, upper)
-        expected = as_rows(spark.rows(sql, m=frame))
-        for number in range(PARTITIONS):
+        for number, messages in enumerate(expected):
             wanted = OffsetRange(topic.name, number, begin[str(number)], upper[str(number)])
             assert read_all(topic.source.reader, [wanted]) == [
-                (offset, bytes(value))
-                for partition, offset, value in expected
-                if partition == number
+                message for message in messages if wanted.begin <= message[0] < wanted.end
             ]
         begin = upper
     topic.source.close()
@@ -284,16 +285,20 @@ def slow(options: dict[str, Any]) -> Any:
     ],
 )
 def test_the_same_table_as_spark_makes(
-    broker: Broker, lake: IcebergCatalog, spark: Session, options: dict[str, Any]
+    broker: Broker,
+    lake: IcebergCatalog,
+    spark: Session,
+    request: pytest.FixtureRequest,
+    options: dict[str, Any],
 ) -> None:
     topic, chance = Topic(broker, PARTITIONS), random.Random(7)
     for values in (VALUES, [*VALUES, *BAD], VALUES):
         fill_at_random(topic, chance, values)
-    # PyArrow writes the batches that have no bad records.
     options = {"batch_rows": 200, **options}
     rows, bad = drained(topic, lake, spark, in_process, **options)
     assert rows and bad
-    assert (rows, bad) == drained(topic, lake, spark, in_spark, **options)
+    request.getfixturevalue("by_spark")
+    assert (rows, bad) == drained(topic, lake, spark, in_process, **options)
 
 
 @pytest.mark.parametrize(
@@ -327,8 +332,14 @@ def test_the_same_table_as_spark_makes(
     ],
 )
 def test_filters_expressions_and_partitions_need_no_spark(
-    ten_messages: TenMessages, sql: str, layout: str, options: dict[str, Any], expected: list[Any]
+    ten_messages: TenMessages,
+    monkeypatch: pytest.MonkeyPatch,
+    sql: str,
+    layout: str,
+    options: dict[str, Any],
+    expected: list[Any],
 ) -> None:
+    monkeypatch.setattr(MessageRecords, "frame", None)
     assert ten_messages(sql, layout, **options) == (expected, [])
 
 
@@ -351,10 +362,15 @@ def test_filters_expressions_and_partitions_need_no_spark(
         ),
     ],
 )
-def test_spark_reads_no_messages(
-    ten_messages: TenMessages, sql: str, layout: str, options: dict[str, Any], expected: list[Any]
+def test_queries_that_only_spark_computes(
+    ten_messages: TenMessages,
+    monkeypatch: pytest.MonkeyPatch,
+    sql: str,
+    layout: str,
+    options: dict[str, Any],
+    expected: list[Any],
 ) -> None:
-    """Where it has to compute the query."""
+    monkeypatch.setattr(BatchWriter, "_write_arrow", None)
     assert ten_messages(sql, layout, batch_rows=4, **options) == (expected, [])
 
 
@@ -378,15 +394,18 @@ def test_columns_of_other_types_need_no_spark(
     texts = [record(chance, members).replace("{", f'{{"id": {n}, ', 1) for n in range(100)]
     topic.send(*(text.replace(", }", "}").encode() for text in texts))
     for options in ({}, {"keys": ("id",)}):
-        expected = drained(topic, lake, spark, in_spark, **options)
         with monkeypatch.context() as patch:
-            patch.setattr(KafkaSource, "read", None)
-            assert drained(topic, lake, spark, in_process, **options) == expected
-        assert len(expected[0]) == 100
-        assert not expected[1]
+            patch.setattr(MessageRecords, "frame", None)
+            rows, bad = drained(topic, lake, spark, in_process, **options)
+        assert len(rows) == 100 and not bad
+        with monkeypatch.context() as patch:
+            patch.setattr(BatchWriter, "_write_arrow", None)
+            patch.setattr(Fallbacks, "allow_arrow", lambda fallbacks: False)
+            assert drained(topic, lake, spark, in_process, **options) == (rows, [])
+            assert drained(topic, lake, spark, in_tasks, **options) == (rows, [])
 
 
-@pytest.mark.parametrize("runner", [in_process, in_spark])
+@pytest.mark.parametrize("runner", [in_process, in_tasks])
 @pytest.mark.parametrize("status", ["__status", "reverse(reverse(__status)) as __status"])
 def test_columns_with_names_that_others_use(
     broker: Broker, lake: IcebergCatalog, spark: Session, runner: Runner, status: str
@@ -401,22 +420,17 @@ def test_columns_with_names_that_others_use(
     assert drained(topic, lake, spark, runner, sql, keys=("id",)) == (rows, [])
 
 
-def test_times_that_spark_reads_by_its_old_format(broker: Broker, spark: Session) -> None:
+def test_times_do_not_depend_on_how_spark_reads_them(broker: Broker, spark: Session) -> None:
     topic, name = Topic(broker, 1, "id bigint, at timestamp"), "spark.sql.legacy.timeParserPolicy"
     topic.send(b'{"id": 1, "at": "2026-11-26"}')
     upper = topic.source.present(None)
     assert upper is not None
-
-    def decodes() -> bool:
-        source, pick = topic.source_of(), dict.fromkeys(["id"], "id")
-        return source.arrow_rows(spark, None, upper, lambda schema: pick, no_skips) is not None
-
-    assert decodes()
     spark.spark.conf.set(name, "LEGACY")
     try:
-        assert not decodes()
+        [records] = topic.source_of().decode(spark, None, upper)
     finally:
         spark.spark.conf.unset(name)
+    assert records.rows["at"].to_pylist() == [datetime(2026, 11, 26, tzinfo=timezone.utc)]
 
 
 def test_transactions_leave_gaps(broker: Broker) -> None:
@@ -473,18 +487,17 @@ def test_offsets_that_are_gone(broker: Broker, spark: Session) -> None:
     topic.send(*(filled(text, n) for n in range(10_000)))
     upper = topic.source.present(None)
     assert upper is not None
-    pick = {n: n for n in SCHEMA.names}
-    rows = topic.source.arrow_rows(spark, None, upper, lambda schema: pick, no_skips)
-    assert rows is not None and next(rows).num_rows
+    records = topic.source.decode(spark, None, upper)
+    assert next(records).rows.num_rows
     topic.delete_before(10_000)
     for begin in ({**upper, "0": 0}, {**upper, "0": 9_000}):
         with pytest.raises(StreamError, match="Kafka no longer has the offsets"):
-            list(topic.source.arrow_rows(spark, begin, upper, lambda schema: {}, no_skips) or ())
+            list(topic.source.decode(spark, begin, upper))
     with pytest.raises(StreamError, match="cannot be read"):
         topic.read(0, 10_000)
     # The batch began at the first offset that Kafka had.
     with pytest.raises(StreamError, match="cannot be read|no longer has"):
-        list(rows)
+        list(records)
 
 
 def test_a_partition_that_ends_before_the_batch(

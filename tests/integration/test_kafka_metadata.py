@@ -1,4 +1,4 @@
-"""Columns of Kafka's metadata in every format, read with Spark and without, against what was sent."""
+"""Columns of Kafka's metadata in every format, for PyArrow and for Spark, against what was sent."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ import pytest
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
+from dbt.adapters.iceberg_stream.engines.session import Session
+from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
+from dbt.adapters.iceberg_stream.stream.batches.message_records import MessageRecords
+from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.formats.message_metadata import MetadataColumns
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_columns import type_name
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import HEADER_BYTES
 from dbt.adapters.iceberg_stream.stream.sources.kafka.plain_schema import PlainSchema
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, CHANGE, MINOR, REASON
+from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, MINOR
 from tests.servers.producer import CheckedProducer
 from tests.unit.stream.sources.formats.encoded_changes import ROW, Registry, encoder, header
 
@@ -101,8 +105,6 @@ ENCODERS: Mapping[str, Any] = {
     "protobuf": lambda number: encoder("PROTOBUF")(change(number)),
     "plain avro": lambda number: AVRO(change(number))[HEADER_BYTES:],
 }
-# Spark decodes all messages of these formats.
-ONLY_BY_SPARK = {"maxwell"}
 # Each message of these is a row.
 OF_RECORDS = {"json", "record of json", "maxwell"}
 
@@ -189,10 +191,6 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["id"])
 
 
-def all_columns(schema: pa.Schema) -> Mapping[str, str]:
-    return {name: name for name in schema.names}
-
-
 @pytest.mark.parametrize("kind", ENCODERS)
 @pytest.mark.variants(2)
 def test_all_fields(bootstrap: str, spark: Session, kind: str) -> None:
@@ -207,37 +205,19 @@ def test_all_fields(bootstrap: str, spark: Session, kind: str) -> None:
         for row in in_order(sent.rows)
         if first[str(row["partition"])] <= row["offset"] < upper[str(row["partition"])]
     ]
-    by_spark = source.read(spark.spark, first, upper)
-    rows = spark.rows(f"select {', '.join(ALL_COLUMNS)}, {CHANGE}.minor from m", m=by_spark)
-    assert in_order(rows.select(ALL_COLUMNS).to_pylist()) == expected
-    if kind in ONLY_BY_SPARK:
-        return
-    batches = source.arrow_rows(spark, first, upper, all_columns, lambda count: None)
-    assert batches is not None
-    decoded = pa.Table.from_batches(batches)
+    bad_records = BadRecords(None, "", 0)
+    records = MessageRecords(source, spark, BatchRange(first, upper), bad_records)
+    decoded = pa.Table.from_batches(records.rows())
     assert in_order(decoded.select(ALL_COLUMNS).to_pylist()) == expected
-    assert decoded[MINOR].to_pylist() == decoded["offset"].to_pylist()
-    assert decoded.schema.field("sent_at").type == rows.schema.field("sent_at").type
-    source.close()
-
-
-def test_some_fields(bootstrap: str, spark: Session) -> None:
-    """Those that a query does not use are not read."""
-    sent = send(bootstrap, "json")
-    source = source_of("json", bootstrap, sent.topic)
-    upper = source.plan_batch(None, 1000)
-    assert upper is not None
-    for picked in ({"n": "id", "p": "partition"}, {"n": "id", "o": "again"}, {"n": "id"}):
-        batches = source.arrow_rows(
-            spark, None, upper, lambda schema, own=picked: own, lambda count: None
-        )
-        assert batches is not None
-        decoded = pa.Table.from_batches(batches).select(list(picked)).sort_by("n")
-        expected = [{n: row[c] for n, c in picked.items()} for row in in_order(sent.rows)]
-        assert decoded.to_pylist() == expected
-    # Of metadata alone, Spark reads the messages.
-    nothing = source.arrow_rows(spark, None, upper, lambda schema: {"o": "offset"}, print)
-    assert nothing is None
+    offsets = decoded["offset"].to_pylist()
+    minors = offsets if kind in ("json", "record of json") else [2 * n + 1 for n in offsets]
+    assert decoded[MINOR].to_pylist() == minors
+    for is_remote in (False, True):
+        with records.frame(is_remote) as frame:
+            rows = spark.rows(f"select {', '.join(ALL_COLUMNS)}, {CHANGE}.minor from m", m=frame)
+        assert in_order(rows.select(ALL_COLUMNS).to_pylist()) == expected
+        assert sorted(rows["minor"].to_pylist()) == sorted(minors)
+        assert decoded.schema.field("sent_at").type == rows.schema.field("sent_at").type
     source.close()
 
 
@@ -252,16 +232,18 @@ def test_bad_messages_of_a_plain_schema(bootstrap: str, spark: Session) -> None:
     source = source_of("plain avro", bootstrap, topic)
     upper = source.plan_batch(None, 10)
     assert upper is not None
-    rows = source.read(spark.spark, None, upper).selectExpr("id", BAD, REASON)
-    read = as_rows(spark.rows(f"select * from m order by {BAD} nulls first", m=rows))
-    assert read[0] == (1, None, None)
-    assert {bytes.fromhex(bad) for _, bad, _ in read[1:]} == {
+    [records] = source.decode(spark, None, upper)
+    assert records.rows["id"].to_pylist() == [1]
+    assert [bytes.fromhex(own.record) for own in records.bad] == [
         b"",
         good[:-1],
         good + b"\0",
         AVRO(change(2)),
-    }
-    assert {reason for *_, reason in read[1:]} == {"is not Avro of the schema of the source"}
+    ]
+    assert [own.place for own in records.bad] == [
+        f"{topic}, partition 0, offset {offset}" for offset in range(1, 5)
+    ]
+    assert {own.reason for own in records.bad} == {"is not Avro of the schema of the source"}
     source.close()
 
 
@@ -269,4 +251,5 @@ def test_a_plain_schema_has_the_columns(bootstrap: str, spark: Session) -> None:
     source = source_of("plain avro", bootstrap, "any")
     columns = [name for name in source.empty(spark.spark).columns if not name.startswith("__")]
     assert columns == [*(field["name"] for field in ROW["fields"]), *METADATA.names]
-    assert source.schema_id(None).startswith("struct<id:bigint,amount:bigint,")
+    schema = source.arrow_schema(spark, None, {})
+    assert type_name(pa.struct(list(schema))).startswith("struct<id:bigint,amount:bigint,")

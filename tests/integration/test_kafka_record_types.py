@@ -18,9 +18,10 @@ from google.protobuf.message_factory import GetMessageClass
 
 from dbt.adapters.iceberg_stream.catalog.catalog import IcebergCatalog
 from dbt.adapters.iceberg_stream.engines.session import Session, as_rows
+from dbt.adapters.iceberg_stream.stream.batches.arrow_batches import Fallbacks
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords
 from dbt.adapters.iceberg_stream.stream.batches.batch_writer import BatchWriter
-from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process
+from dbt.adapters.iceberg_stream.stream.batches.runners import in_process
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress
@@ -223,12 +224,7 @@ class Sent:
         return header + body
 
 
-def in_spark(*arguments: Any) -> Any:
-    """Another runner than that of this process, for which Spark reads all messages."""
-    return in_process(*arguments)
-
-
-@pytest.mark.parametrize("runner", [in_process, pytest.param(in_spark, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("by_spark", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "encoding",
     [Avro(), Unions(), Protobuf(), Json()],
@@ -239,9 +235,12 @@ def test_random_topics(
     bootstrap: str,
     lake: IcebergCatalog,
     spark: Session,
+    monkeypatch: pytest.MonkeyPatch,
     encoding: Encoding,
-    runner: Runner,
+    by_spark: bool,
 ) -> None:
+    if by_spark:
+        monkeypatch.setattr(Fallbacks, "allow_arrow", lambda fallbacks: False)
     topic, chance, sent = f"t{uuid.uuid4().hex[:8]}", random.Random(type(encoding).__name__), Sent()
     admin, producer = (
         kind({"bootstrap.servers": bootstrap}) for kind in (AdminClient, CheckedProducer)
@@ -253,7 +252,7 @@ def test_random_topics(
             producer.produce(topic, value, partition=chance.randrange(PARTITIONS))
         producer.produce(topic, None, key=b"tombstone", partition=0)
     producer.deliver()
-    rows, bad, status = drained(bootstrap, topic, lake, spark, encoding, runner)
+    rows, bad, status = drained(bootstrap, topic, lake, spark, encoding)
     assert rows == sorted(sent.rows, key=str)
     assert (len(bad), status.bad_records, status.skipped_records) == (
         sent.bad,
@@ -270,7 +269,6 @@ def drained(
     lake: IcebergCatalog,
     spark: Session,
     encoding: Encoding,
-    runner: Runner,
 ) -> tuple[list[Any], list[str], StreamStatus]:
     """The rows of a table that a stream has written, why others are bad, and the status."""
     name, bad = f"t{uuid.uuid4().hex[:8]}", list[str]()
@@ -293,7 +291,7 @@ def drained(
         query=query,
         sink=Sink(lake, ("s", name), Progress(options.sink_id), query.keys),
         options=options,
-        runner=runner,
+        runner=in_process,
         bad_records=BadRecords(lambda rows: bad.extend(rows["reason"].to_pylist()), "", 10**6),
         schema=COLUMNS,
     )

@@ -7,17 +7,15 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import confluent_kafka
-import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Message
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.arrow.debezium import decode_debezium
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.kafka.client import KafkaClient
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
@@ -350,17 +348,17 @@ def test_connectors_that_write_in_transactions_of_kafka(bootstrap: str) -> None:
     assert time.monotonic() - began < 3
 
 
-def rows_of(source: KafkaSource, lower: Any, upper: Any) -> list[tuple[int, int]]:
-    """The rows of a batch with their offsets, as a stream decodes them."""
-    schema = pa.schema([("id", pa.int64())])
-    decode = partial(decode_debezium, schema=schema, columns={"id": "id"})
-    batches = source._decoded(lower, upper, decode)
-    return sorted((row["id"], row[MINOR]) for batch in batches for row in batch.to_pylist())
+def rows_of(spark: Session, source: KafkaSource, lower: Any, upper: Any) -> list[tuple[int, int]]:
+    """The rows of a batch with their places, as a stream decodes them."""
+    rows = [
+        row for records in source.decode(spark, lower, upper) for row in records.rows.to_pylist()
+    ]
+    return sorted((row["id"], row[MINOR]) for row in rows)
 
 
 @pytest.mark.parametrize("options", [{}, {"transactional.id": "random"}])
 def test_a_batch_has_the_same_rows_from_memory(
-    bootstrap: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+    bootstrap: str, spark: Session, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:
     """What planning has read is not read from Kafka again, unless there are gaps."""
     if options:
@@ -380,15 +378,15 @@ def test_a_batch_has_the_same_rows_from_memory(
     topics.source.share_reads(other)
     alone = topics.anew()
     while (upper := topics.source.plan_batch(lower, chance.choice([1, 20]))) is not None:
-        again = rows_of(alone, lower, upper)
+        again = rows_of(spark, alone, lower, upper)
         if chance.random() < 0.3:
-            assert set(rows_of(other, lower, upper)) < set(again)
+            assert set(rows_of(spark, other, lower, upper)) < set(again)
             lower, rows = upper, rows + again
             continue
         with monkeypatch.context() as patch:
             if not options:
                 patch.setattr(KafkaClient, "connect", None)
-            assert rows_of(topics.source, lower, upper) == again
+            assert rows_of(spark, topics.source, lower, upper) == again
         lower, rows = upper, rows + again
     assert sorted(number for number, _ in rows) == list(range(1, topics.changes + 1))
 

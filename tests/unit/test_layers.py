@@ -87,7 +87,6 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     "stream.sources": (
         {"registry"},
         {"kafka", "files", "iceberg"},
-        {"arrow"},
         {"formats"},
         {"definition_check", "source", "type_sql"},
     ),
@@ -121,8 +120,6 @@ WORKER_CODE = (
     "stream/row_deltas/row_delta.py",
     "stream/sources/iceberg/file_rows.py",
 )
-# Worker code that decodes Protobuf; docs/catalogs.md says what a cluster's workers need.
-PROTOBUF_WORKER_CODE = "stream/sources/formats/protobuf_decoder.py"
 MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
 
@@ -225,14 +222,12 @@ def test_files_stay_small(module: Path) -> None:
     assert len((ROOT / module).read_text().splitlines()) <= 600
 
 
-@pytest.mark.parametrize("module", (*WORKER_CODE, PROTOBUF_WORKER_CODE))
+@pytest.mark.parametrize("module", WORKER_CODE)
 def test_worker_code_needs_pyarrow_only(module: str) -> None:
     """It is shipped to Spark's workers by value: they have nothing of ours."""
     names = imported(ast.parse((ROOT / module).read_text()))
     fellows = {PREFIX + other.removesuffix(".py").replace("/", ".") for other in WORKER_CODE}
     others = {name.split(".")[0] for name in names if name not in fellows}
-    if module == PROTOBUF_WORKER_CODE:
-        others -= {"google"}
     assert others <= {"pyarrow", *sys.stdlib_module_names}
 
 

@@ -163,16 +163,6 @@ def test_a_function_returns_a_value_of_another_type() -> None:
     assert "correct the function, or the data type of its `returns`" in describe(text)
 
 
-def test_a_server_without_avro() -> None:
-    text = "[AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE] Cannot call the FROM_AVRO SQL function"
-    assert "Put spark-avro for its Spark version" in describe(text)
-
-
-def test_workers_that_cannot_decode_protobuf() -> None:
-    text = "ModuleNotFoundError: No module named 'google.protobuf'"
-    assert "Install the package protobuf" in describe(text)
-
-
 def test_a_class_that_stays_unusable() -> None:
     text = (
         "Job aborted due to stage failure: java.lang.NoClassDefFoundError: "

@@ -21,16 +21,9 @@ from dbt.adapters.iceberg_stream.engines.private_files import (
 )
 from dbt.adapters.iceberg_stream.errors.redacted import RedactedError
 
-# The last three are Spark's Kafka source and what reads Avro. Version 4.1.1 of the source depends
-# on the token provider 4.1.1, which was never published. It must be on the class path of the
-# server: jars that a session adds have their own class loader, and a second one in the same JVM
-# fails ("Config entry … already registered").
 DEFAULT_PACKAGES = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     "org.xerial:sqlite-jdbc:3.50.3.0",
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-    "org.apache.spark:spark-avro_2.13:4.1.1",
 )
 
 # The JVM's cloud clients read these once, when the server starts. They are passed on only if the

@@ -190,21 +190,6 @@ ADVICE = (
         "The catalog does not accept the token. It may have expired or be for another catalog.",
     ),
     (
-        r"Failed to find data source: kafka|ClassNotFoundException: org.apache.spark.sql.kafka",
-        "The Spark server has no Kafka source. Put spark-sql-kafka-0-10 for its Spark version, and "
-        "its dependencies, on the server's class path.",
-    ),
-    (
-        r"AVRO_NOT_LOADED",
-        "The Spark server cannot read Avro. Put spark-avro for its Spark version "
-        "(org.apache.spark:spark-avro_2.13) on the server's class path.",
-    ),
-    (
-        r"No module named 'google|cannot import name '\w+' from 'google\.protobuf",
-        "Spark's Python workers cannot decode Protobuf. Install the package protobuf, of version "
-        "6.31 or later, on the machines of Spark's workers.",
-    ),
-    (
         r"Cannot find catalog plugin class|CATALOG_NOT_FOUND|ClassNotFoundException: org.apache",
         "The Spark server has no Iceberg. Put iceberg-spark-runtime for its Spark version on the "
         "server's class path.",

@@ -196,13 +196,13 @@ class Router:
         if not self.creates:
             return []
         writer = self.own.writer
-        frame = writer.readable_records(session, batch_range)
         sql = (
             f"select distinct {self._route} as route from (\n{writer.query.change_sql}\n) "
             f"where {self._has_no_table} and {self._route} not in ('', '{NO_ROUTE}') "
             f"and {self._route} not rlike '[^{LETTERS}]'"
         )
-        routes = session.rows(sql, **{writer.query.view: frame})["route"].to_pylist()
+        with writer.readable_records(session, batch_range) as frame:
+            routes = session.rows(sql, **{writer.query.view: frame})["route"].to_pylist()
         return [self._open(route, batch_range) for route in sorted(routes)]
 
     def _open(self, route: str, batch: BatchRange | None) -> TableStream:

@@ -6,12 +6,19 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
+from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
 from dbt.adapters.iceberg_stream.stream.query.inputs import Setting
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.query.values import Unsupported
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
-from dbt.adapters.iceberg_stream.stream.sources.source import MAJOR, MINOR, ROW_DELETED
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    HIDDEN,
+    MAJOR,
+    MINOR,
+    ROW_DELETED,
+    TRUNCATED,
+)
 
 # Batches in a row that fall back to Spark, until PyArrow is not tried for a while; and how many
 # batches Spark then computes, so that what PyArrow computes in vain takes a hundredth of the time.
@@ -60,13 +67,9 @@ class Selection:
         self._target = target
         self._partitions = partitions
         self._picked = Picked({})
+        self._renamed: Mapping[str, str] = {}
         # What PyArrow does not compute.
         self.unsupported = ""
-        self.skipped = 0
-
-    def skip(self, count: int) -> None:
-        """Count records of other types."""
-        self.skipped += count
 
     def pick(self, schema: pa.Schema) -> Mapping[str, str] | None:
         """Return the columns to read; see `Pick`."""
@@ -77,11 +80,34 @@ class Selection:
             return None
         return self._picked.columns
 
+    def of_records(self, columns: pa.Schema) -> bool:
+        """Return whether PyArrow computes the query of records that have all columns.
+
+        Args:
+            columns: of the records.
+        """
+        picked = self.pick(columns)
+        if picked is None:
+            return False
+        self._renamed = picked
+        return True
+
+    def of_record(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the changes of records; see `changes`."""
+        columns = {name: rows[column] for name, column in self._renamed.items()}
+        columns |= {name: rows[name] for name in rows.schema.names if name in HIDDEN}
+        return self.changes(pa.record_batch(columns))
+
     def changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows with the columns that `StreamQuery.changes` returns."""
+        """Return rows with the columns that `StreamQuery.changes` returns.
+
+        Raises:
+            ArrowFallback: Spark has to compute the batch.
+        """
+        if TRUNCATED in rows.schema.names:
+            raise ArrowFallback  # what comes before is left out
         rows = self._picked.select(rows)
-        hidden = (MAJOR, MINOR, ROW_DELETED)
-        columns = {name: rows[name] for name in rows.schema.names if name not in hidden}
+        columns = {name: rows[name] for name in rows.schema.names if name not in HIDDEN}
         # Their places in the batch say which of them counts most.
         for number, name in enumerate((*self._query.options.sequence_by, MAJOR, MINOR)):
             columns[f"{ORDER}{number}"] = rows[name]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,8 @@ from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     CHANGE,
-    REASON,
-    SKIPPED,
     WHERE,
-    MixedSource,
+    BadRecord,
     Source,
 )
 
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
 OBSERVATION = "stream"
+NO_RECORD = "does not fit the source''s `columns`"
 # What Spark takes as a limit.
 MAX_LIMIT = 2**31 - 1
 SHOWN = 200
@@ -64,7 +63,7 @@ def with_observation(
         source: their source.
 
     Returns:
-        The frame without bad and skipped records, and a function that returns the counts once all
+        The frame without bad records, and a function that returns the counts once all
         rows of the frame were read.
     """
     from pyspark.sql.connect import functions as f
@@ -107,7 +106,7 @@ def with_counts(
         source: their source.
 
     Returns:
-        The frame without bad and skipped records, and a function that returns the counts.
+        The frame without bad records, and a function that returns the counts.
     """
     counts = _counts(source)
     if not counts:
@@ -122,7 +121,7 @@ def with_counts(
 
 
 def readable(frame: DataFrame, source: Source) -> DataFrame:
-    """Return the records that are rows: neither bad nor skipped.
+    """Return the records that are rows.
 
     Args:
         frame: the records of a batch.
@@ -130,11 +129,7 @@ def readable(frame: DataFrame, source: Source) -> DataFrame:
     """
     if source.has_bad:
         frame = frame.where(f"{BAD} is null")
-    return frame.where(f"not {SKIPPED}") if _has_skipped(source) else frame
-
-
-def _has_skipped(source: Source) -> bool:
-    return isinstance(source, MixedSource) and source.has_skipped
+    return frame
 
 
 def _counts(source: Source) -> dict[str, str]:
@@ -142,7 +137,6 @@ def _counts(source: Source) -> dict[str, str]:
     counts = {
         "bad": (source.has_bad, f"count_if({BAD} is not null)"),
         "truncates": (source.has_truncates, f"count_if({CHANGE}.truncated)"),
-        "skipped": (_has_skipped(source), f"count_if({SKIPPED})"),
     }
     return {name: sql for name, (is_possible, sql) in counts.items() if is_possible}
 
@@ -203,11 +197,10 @@ class BadRecords:
         Raises:
             StreamError: bad records stop the stream, or are too many; names the first of them.
         """
-        reason = REASON if REASON in frame.columns else "'does not fit the source''s `columns`'"
         columns = (
             f"{WHERE} as place, make_valid_utf8({BAD}) as record, current_timestamp() as seen_at, "
+            f"'{NO_RECORD}' as reason"
         )
-        columns += f"{reason} as reason"
         # Spark reads only the columns of a file that are selected, and finds errors only in them.
         sql = f"select {columns}, struct(*) as whole from __stream_records where {BAD} is not null"
         # One record more than the limit is enough to stop the stream.
@@ -216,14 +209,42 @@ class BadRecords:
         if not rows.num_rows:
             return 0
         first = rows.slice(0, 1).to_pylist()[0]
-        example = f"at {first['place']}: {first['record'][:SHOWN]} (it {first['reason']})"
+        example = _example(BadRecord(first["place"], first["record"], first["reason"]))
         if self.write is None:
-            raise StreamError(
-                f"{rows.num_rows} records cannot be read, the first {example}\n"
-                "Nothing of this batch was written. Correct the source's `columns`, or set "
-                "`on_bad_record: dead_letters` to write bad records to a table."
-            )
+            raise _stopped(rows.num_rows, example)
         return self._write(rows, example)
+
+    def check(self, records: Sequence[BadRecord]) -> None:
+        """Check that the bad records of a batch so far do not stop the stream.
+
+        Args:
+            records: the bad records, of which there is at least one.
+
+        Raises:
+            StreamError: they do; names the first of them.
+        """
+        if self.write is None:
+            raise _stopped(len(records), _example(records[0]))
+        if self.count + len(records) > self.limit:
+            raise self._too_many(self.count + len(records), _example(records[0]))
+
+    def handle_records(self, records: Sequence[BadRecord]) -> int:
+        """Write the bad records of a batch to the table, after `check`.
+
+        Args:
+            records: the bad records.
+
+        Returns:
+            How many they are.
+
+        Raises:
+            StreamError: the run has too many.
+        """
+        if not records:
+            return 0
+        places, texts, reasons = zip(*records, strict=True)
+        columns = {"place": places, "record": texts, "seen_at": _now(len(records))}
+        return self._write(pa.table({**columns, "reason": reasons}), _example(records[0]))
 
     def handle_files(self, reasons: Mapping[str, str]) -> int:
         """Handle files that cannot be read.
@@ -246,12 +267,11 @@ class BadRecords:
                 "set `on_bad_record: dead_letters` to skip incomplete files and list them in a "
                 "table."
             )
-        now = datetime.now(timezone.utc)
         rows = pa.table(
             {
                 "place": list(reasons),
                 "record": pa.nulls(len(reasons), pa.string()),
-                "seen_at": pa.array([now] * len(reasons), pa.timestamp("us", "UTC")),
+                "seen_at": _now(len(reasons)),
                 "reason": list(reasons.values()),
             }
         )
@@ -262,11 +282,29 @@ class BadRecords:
         with self._lock:
             self.count += rows.num_rows
             if self.count > self.limit:
-                raise StreamError(
-                    f"{self.count} records of this run cannot be read, more than the {self.limit} "
-                    f"that `bad_record_limit` allows; the last ones are {example}\nThose before "
-                    f"are in {self.table}. Correct the source's `columns`, or raise "
-                    "`bad_record_limit`."
-                )
+                raise self._too_many(self.count, example)
             self.write(rows)
         return int(rows.num_rows)
+
+    def _too_many(self, count: int, example: str) -> StreamError:
+        return StreamError(
+            f"{count} records of this run cannot be read, more than the {self.limit} that "
+            f"`bad_record_limit` allows; the last ones are {example}\nThose before are in "
+            f"{self.table}. Correct the source's `columns`, or raise `bad_record_limit`."
+        )
+
+
+def _stopped(count: int, example: str) -> StreamError:
+    return StreamError(
+        f"{count} records cannot be read, the first {example}\n"
+        "Nothing of this batch was written. Correct the source's `columns`, or set "
+        "`on_bad_record: dead_letters` to write bad records to a table."
+    )
+
+
+def _example(record: BadRecord) -> str:
+    return f"at {record.place}: {record.record[:SHOWN]} (it {record.reason})"
+
+
+def _now(count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(datetime.now(timezone.utc), pa.timestamp("us", "UTC")), count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +28,17 @@ from dbt.adapters.iceberg_stream.stream.batches.copy_on_write import (
     Rewriter,
     rewrite_here,
 )
-from dbt.adapters.iceberg_stream.stream.batches.decoded_records import DecodedRecords
 from dbt.adapters.iceberg_stream.stream.batches.located_rows import (
     as_of_snapshot,
     with_located_rows,
 )
-from dbt.adapters.iceberg_stream.stream.batches.runners import Runner, in_process, write_here
+from dbt.adapters.iceberg_stream.stream.batches.message_records import MessageRecords
+from dbt.adapters.iceberg_stream.stream.batches.runners import (
+    Runner,
+    in_process,
+    in_tasks,
+    write_here,
+)
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.snapshot_index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
@@ -57,7 +62,6 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     FileSource,
     Frontier,
     MessageSource,
-    MixedSource,
     PartitionedSource,
     Source,
     UnorderedSource,
@@ -192,40 +196,73 @@ class BatchWriter:
     def _write_readable(
         self, session: Session, batch_range: BatchRange, write_id: str, late: bool
     ) -> WrittenBatch:
-        if self.runner is in_process and self._fallbacks.allow_arrow():
+        if isinstance(self.source, MessageSource):
+            return self._write_messages(session, batch_range, write_id, late, self.source)
+        if self.runner is in_process and not late and self._fallbacks.allow_arrow():
+            selection = self._selection(session)
             try:
-                batch = self._write_decoded(session, batch_range, write_id, late)
-                self._fallbacks.reset()
+                changes = self._arrow_changes(session, batch_range, selection)
+                if changes is not None:
+                    batch = self._write_arrow(changes, batch_range, write_id)
+                    self._fallbacks.reset()
+                    return batch
             except ArrowFallback:
-                batch = None
                 self._fallbacks.add()
-            if batch is not None:
-                return batch
         frame = self.source.read(session.spark, batch_range.lower, _end(batch_range))
         return self._write_frame(session, batch_range, write_id, late, frame)
 
-    def _write_decoded(
-        self, session: Session, batch_range: BatchRange, write_id: str, late: bool
-    ) -> WrittenBatch | None:
-        """Write a batch whose records PyArrow reads; return None if Spark has to read them.
+    def _write_messages(
+        self,
+        session: Session,
+        batch_range: BatchRange,
+        write_id: str,
+        late: bool,
+        source: MessageSource,
+    ) -> WrittenBatch:
+        """Write a batch whose records this process decodes."""
+        records = MessageRecords(source, session, batch_range, self.bad_records)
+        batch = None if late else self._write_records(records, write_id)
+        if batch is None:
+            with records.frame(self.is_remote) as frame:
+                counts = records.counts
+                batch = self._write(session, batch_range, write_id, late, frame, lambda: counts)
+        with ExitStack() as undo:
+            undo.callback(self.sink.discard, [batch])
+            bad = self.bad_records.handle_once(
+                (batch_range, "records"), lambda: self.bad_records.handle_records(records.bad)
+            )
+            undo.pop_all()
+        return replace(batch, bad=bad, skipped=records.counts.skipped)
 
-        Raises:
-            ArrowFallback: Spark has to read them; nothing was written.
-        """
-        selection = Selection(self.query, self.schema, self.partitions, session.setting)
-        arrow_changes = None if late else self._arrow_changes(session, batch_range, selection)
-        if arrow_changes is not None:
-            batch = self._write_arrow(arrow_changes, batch_range, write_id)
-            return replace(batch, skipped=selection.skipped)
-        if not isinstance(self.source, MessageSource):
+    def _write_records(self, records: MessageRecords, write_id: str) -> WrittenBatch | None:
+        """Write records whose query PyArrow computes; return None if Spark has to."""
+        if self._needs_spark or not self._fallbacks.allow_arrow():
             return None
-        with DecodedRecords() as records:
-            lower, upper = batch_range.lower, _end(batch_range)
-            frame = records.read(session, self.source, lower, upper)
-            if frame is None:
-                return None
-            batch = self._write_frame(session, batch_range, write_id, late, frame)
-            return replace(batch, skipped=records.skipped)
+        selection = self._selection(records.session)
+        if not selection.of_records(records.columns):
+            self._explain(selection)
+            return None
+        try:
+            changes = map(selection.of_record, records.rows())
+            batch = self._write_arrow(changes, records.batch_range, write_id)
+        except ArrowFallback:
+            self._fallbacks.add()
+            return None
+        self._fallbacks.reset()
+        return batch
+
+    def _selection(self, session: Session) -> Selection:
+        return Selection(self.query, self.schema, self.partitions, session.setting)
+
+    @property
+    def _needs_spark(self) -> bool:
+        """Return whether Spark has to compute the changes, whatever the query is."""
+        return self.reads_target or bool(self.query.partition and self.partitions is None)
+
+    @property
+    def is_remote(self) -> bool:
+        """Return whether Spark runs on other machines, too."""
+        return self.runner is in_tasks
 
     def _write_frame(
         self,
@@ -251,12 +288,14 @@ class BatchWriter:
     ) -> Iterator[pa.RecordBatch] | None:
         """Return the changes as PyArrow reads them; None if Spark has to read the batch."""
         source = self.source
-        if not isinstance(source, ArrowSource):
+        if not isinstance(source, ArrowSource) or self._needs_spark:
             return None
-        if self.reads_target or (self.query.partition and self.partitions is None):
-            return None
-        lower, upper = batch_range.lower, _end(batch_range)
-        rows = source.arrow_rows(session, lower, upper, selection.pick, selection.skip)
+        rows = source.arrow_rows(session, batch_range.lower, _end(batch_range), selection.pick)
+        self._explain(selection)
+        return None if rows is None else map(selection.changes, rows)
+
+    def _explain(self, selection: Selection) -> None:
+        """Log once what PyArrow does not compute."""
         if selection.unsupported and not self._is_explained:
             self._is_explained = True
             logger.debug(
@@ -264,7 +303,6 @@ class BatchWriter:
                 f"PyArrow, because PyArrow does not compute {selection.unsupported}. Which queries "
                 "it computes is in docs/stream_queries.md."
             )
-        return None if rows is None else map(selection.changes, rows)
 
     def _write_arrow(
         self, changes: Iterator[pa.RecordBatch], batch_range: BatchRange, write_id: str
@@ -310,15 +348,15 @@ class BatchWriter:
             counts = get_counts()
             if counts.bad:
                 counts = self._handle_bad_records(session, batch_range, counts)
-            batch = replace(batch, bad=counts.bad, skipped=counts.skipped)
+            batch = replace(batch, bad=counts.bad)
             if query.period:
                 batch = replace(batch, early_deletes=self._early_deletes(session, plan, views))
             may_truncate = counts.truncates or self.options.truncates is not None
-            if not may_truncate or not self._count_truncates(session, batch_range):
+            if not may_truncate or not self._count_truncates(session, frame):
                 undo.pop_all()
                 return replace(batch, not_late=late, read_from=read_from)
-        batch = self._after_truncate(session, plan, batch_range)
-        return replace(batch, bad=counts.bad, skipped=counts.skipped)
+        batch = self._after_truncate(session, plan, batch_range, frame)
+        return replace(batch, bad=counts.bad)
 
     def _deleted_keys(self, session: Session, plan: DeltaPlan) -> dict[str, DataFrame]:
         """Return a view of the keys that were deleted, with their order; empty for none."""
@@ -369,10 +407,10 @@ class BatchWriter:
             )
 
     def _after_truncate(
-        self, session: Session, plan: DeltaPlan, batch_range: BatchRange
+        self, session: Session, plan: DeltaPlan, batch_range: BatchRange, frame: DataFrame
     ) -> WrittenBatch:
         self._require_single_partition(batch_range)
-        views = {self.query.view: self.readable_records(session, batch_range)}
+        views = {self.query.view: frame}
         query = self._without_rows(session, views)
         sql = query.after_truncate()
         batch = self._written(session, plan, sql, views, batch_range, replaces=True)
@@ -450,34 +488,37 @@ class BatchWriter:
             undo.pop_all()
         return rewritten.by_position(TargetDeletes(snapshot_id, replaced=replaced))
 
-    def _count_truncates(self, session: Session, batch_range: BatchRange) -> int:
+    def _count_truncates(self, session: Session, frame: DataFrame) -> int:
         """Count the changes that the query returns and that delete all rows."""
-        views = {self.query.view: self.readable_records(session, batch_range)}
+        views = {self.query.view: frame}
         return int(session.rows(self.query.count_truncates(), **views)["n"][0].as_py())
 
-    def readable_records(self, session: Session, batch_range: BatchRange) -> DataFrame:
-        """Return the records of a batch that can be read.
+    @contextmanager
+    def readable_records(self, session: Session, batch_range: BatchRange) -> Iterator[DataFrame]:
+        """Give the records of a batch that can be read to Spark.
 
         Args:
             session: of the engine.
             batch_range: the range of the source.
         """
+        if isinstance(self.source, MessageSource):
+            records = MessageRecords(self.source, session, batch_range, self.bad_records)
+            with records.frame(self.is_remote) as frame:
+                yield frame
+            return
         frame = self.source.read(session.spark, batch_range.lower, _end(batch_range))
-        return readable(frame, self.source)
+        yield readable(frame, self.source)
 
     def _handle_bad_records(
         self, session: Session, batch_range: BatchRange, counts: RecordCounts
     ) -> RecordCounts:
-        """Write or report bad records; return the counts, in which some turn out to be skipped."""
+        """Write or report bad records of files that Spark has read."""
         source, lower, upper = self.source, batch_range.lower, _end(batch_range)
-        if isinstance(source, MixedSource):
-            source.learn_types(session, lower, upper)
         bad = self.bad_records.handle_once(
             (batch_range, "records"),
             lambda: self.bad_records.handle(session, source.read(session.spark, lower, upper)),
         )
-        # Another batch may have learned the types, too, after this one was read.
-        return replace(counts, bad=bad, skipped=counts.skipped + counts.bad - bad)
+        return replace(counts, bad=bad)
 
     def _plan(self, write_id: str, in_order: bool = False) -> DeltaPlan:
         in_order = in_order or (self.source.ordered and self.query.keeps_order)

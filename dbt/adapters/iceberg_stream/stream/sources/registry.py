@@ -18,7 +18,7 @@ from dbt.adapters.iceberg_stream.stream.sources.definition_check import (
     as_flag,
     definition_errors,
 )
-from dbt.adapters.iceberg_stream.stream.sources.files.source import files_source
+from dbt.adapters.iceberg_stream.stream.sources.files.definition import files_source
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import (
     Envelope,
     envelope,
@@ -29,10 +29,7 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import (
     SchemaRegistry,
 )
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.source import IcebergSource
-from dbt.adapters.iceberg_stream.stream.sources.kafka.java_options import (
-    java_options,
-    secret_options,
-)
+from dbt.adapters.iceberg_stream.stream.sources.kafka.client_options import secret_options
 from dbt.adapters.iceberg_stream.stream.sources.kafka.plain_schema import PlainSchema
 from dbt.adapters.iceberg_stream.stream.sources.kafka.plaintext import (
     ALLOW_PLAINTEXT,
@@ -195,7 +192,6 @@ def _kafka(
     starting = str(spec.get("starting") or "earliest")
     if starting not in STARTS:
         raise StreamError(f"{must_be_one_of('starting', starting, STARTS)}.")
-    java_options(options)  # raises errors of the options before the stream begins
     return KafkaSource(
         str(spec["topic"]) if spec.get("topic") else None,
         options,

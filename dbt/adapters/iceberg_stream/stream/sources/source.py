@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -26,20 +26,20 @@ Frontier = Mapping[str, Any]
 # the source), deleted and truncated (boolean).
 # All names begin so, and not like columns that records have, such as `__deleted` of Debezium.
 CHANGE = "__stream"
-# Columns that a source may add to a record: its text if it is bad, its position, and the reason.
-BAD, WHERE, REASON = "__stream_bad", "__stream_where", "__stream_reason"
-# Column of a MixedSource: whether the record is skipped, because it is of another type.
-SKIPPED = "__stream_skipped"
+# SQL of a change without an order.
+NO_CHANGE = "named_struct('major', 0L, 'minor', 0L, 'deleted', false, 'truncated', false)"
+# Columns that Spark's readers of files add to a record: its text if it is bad, and its position.
+BAD, WHERE = "__stream_bad", "__stream_where"
 # All columns that say what a record is.
-RECORD_COLUMNS = (BAD, WHERE, REASON, SKIPPED)
-# Columns of a change's position in the source, if PyArrow reads the records.
+RECORD_COLUMNS = (BAD, WHERE)
+# Columns of a change's position in the source, if this process reads the records.
 MAJOR, MINOR = "__stream_major", "__stream_minor"
-# Column that PyArrow may add: whether the change deletes the row. Without it, none does.
-ROW_DELETED = "__stream_row_deleted"
+# Columns that this process may add: whether the change deletes the row, or all rows. Without them,
+# none does.
+ROW_DELETED, TRUNCATED = "__stream_row_deleted", "__stream_row_truncated"
+HIDDEN = (MAJOR, MINOR, ROW_DELETED, TRUNCATED)
 # The minor of rows of one major whose order is not known.
 UNKNOWN_ORDER = 1 << 62
-# Takes how many more records were skipped, because they are of other types.
-OnSkip = Callable[[int], None]
 # Returns the source's columns that are needed, by the names that they get, given all columns that
 # PyArrow can read; None if Spark has to compute the query.
 Pick = Callable[[pa.Schema], Mapping[str, str] | None]
@@ -87,7 +87,7 @@ class Source(Protocol):
 
     @property
     def has_bad(self) -> bool:
-        """Return whether there may be records that cannot be read."""
+        """Return whether `read` returns BAD and WHERE."""
 
     @property
     def has_truncates(self) -> bool:
@@ -158,7 +158,7 @@ class Source(Protocol):
         """
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        """Return the rows of a batch.
+        """Return the rows of a batch; not of a MessageSource.
 
         Args:
             spark: the Spark session.
@@ -177,12 +177,70 @@ class Source(Protocol):
         """
 
 
+class BadRecord(NamedTuple):
+    """A record that cannot be read.
+
+    Attributes:
+        place: its position, for people.
+        record: the record as text.
+        reason: why it cannot be read; it follows `it `.
+    """
+
+    place: str
+    record: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Records:
+    """Some records of a batch.
+
+    Attributes:
+        rows: the rows in them, in the order of the changes: the source's columns, MAJOR and MINOR,
+            and maybe ROW_DELETED and TRUNCATED.
+        bad: records that cannot be read.
+        skipped: how many records are of other types.
+    """
+
+    rows: pa.RecordBatch
+    bad: Sequence[BadRecord] = ()
+    skipped: int = 0
+
+
+@runtime_checkable
+class MessageSource(Protocol):
+    """A source whose records this process decodes."""
+
+    def arrow_schema(self, session: Session, lower: Frontier | None, upper: Frontier) -> pa.Schema:
+        """Return the columns of a batch.
+
+        Args:
+            session: of the engine.
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+        """
+
+    def decode(
+        self, session: Session, lower: Frontier | None, upper: Frontier
+    ) -> Iterator[Records]:
+        """Yield the records of a batch.
+
+        Args:
+            session: of the engine.
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+
+        Raises:
+            StreamError: the source does not have them any more, or refuses.
+        """
+
+
 @runtime_checkable
 class ArrowSource(Protocol):
-    """A source whose records PyArrow can read, if Spark would read them alike."""
+    """A source of files that PyArrow can read, if Spark would read them alike."""
 
     def arrow_rows(
-        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick, on_skip: OnSkip
+        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
     ) -> Iterator[pa.RecordBatch] | None:
         """Return the rows of a batch, read without Spark.
 
@@ -191,41 +249,13 @@ class ArrowSource(Protocol):
             lower: the frontier that the batch begins at.
             upper: the frontier that it ends at.
             pick: selects the columns.
-            on_skip: counts the records that are skipped while the rows are read.
 
         Returns:
-            The picked columns, MAJOR, MINOR and possibly ROW_DELETED, in the order of the changes;
-            None if Spark has to read the batch.
+            The picked columns, MAJOR and MINOR, in the order of the changes; None if Spark has to
+            read the batch.
 
         Raises:
             ArrowFallback: Spark has to read the batch; raised while the rows are read.
-        """
-
-
-@runtime_checkable
-class MessageSource(ArrowSource, Protocol):
-    """A source of messages, which PyArrow decodes in less time than Spark."""
-
-    @property
-    def record_columns(self) -> Sequence[str]:
-        """Return which of RECORD_COLUMNS `read` returns, in their order."""
-
-
-@runtime_checkable
-class MixedSource(Protocol):
-    """A source whose records may be of several types, of which the stream reads one."""
-
-    @property
-    def has_skipped(self) -> bool:
-        """Return whether `read` returns the column SKIPPED."""
-
-    def learn_types(self, session: Session, lower: Frontier | None, upper: Frontier) -> None:
-        """Find out of which types the records of a batch are, so that `read` skips more of them.
-
-        Args:
-            session: of the engine.
-            lower: the frontier that the batch begins at.
-            upper: the frontier that it ends at.
         """
 
 

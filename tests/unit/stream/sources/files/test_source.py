@@ -12,7 +12,8 @@ import pyarrow.fs as fs
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.files.source import FilesSource, files_source
+from dbt.adapters.iceberg_stream.stream.sources.files.definition import files_source
+from dbt.adapters.iceberg_stream.stream.sources.files.source import FilesSource
 from dbt.adapters.iceberg_stream.stream.sources.source import describe
 
 
@@ -65,7 +66,7 @@ def test_a_folder_is_listed_once_for_many_batches(
     until = source.present(None)
     lower, batches = None, []
     while (upper := source.plan_batch(lower, 0, until)) is not None:
-        batches.append([file.path[-7:-5] for file in source._batch(lower, upper)])
+        batches.append([file.path[-7:-5] for file in source.batch(lower, upper)])
         source.lag(upper)
         lower = upper
     assert batches == [[f"{number:02}"] for number in range(20)]
@@ -128,7 +129,7 @@ def test_a_file_that_is_rewritten(source: FilesSource, tmp_path: Path, now: int,
     land(tmp_path, "one", now + 1)
     upper = source.plan_batch(lower, 1000)
     assert upper is not None and upper["files"] == 1
-    assert [Path(file.path).name for file in source._batch(lower, upper)] == ["one.json"]
+    assert [Path(file.path).name for file in source.batch(lower, upper)] == ["one.json"]
     assert source.plan_batch(upper, 1000) is None
 
 
@@ -145,7 +146,7 @@ def test_a_file_that_is_rewritten_with_its_time(
         os.utime(tmp_path / f"{name}.json", (now - age, now - age))
     upper = source.plan_batch(lower, 1000)
     assert upper is not None and upper["files"] == 1
-    assert [Path(file.path).name for file in source._batch(lower, upper)] == ["recent.json"]
+    assert [Path(file.path).name for file in source.batch(lower, upper)] == ["recent.json"]
 
 
 def test_a_file_that_is_rewritten_before_it_is_read(

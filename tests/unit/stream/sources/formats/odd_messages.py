@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
-from pyspark.sql import types as t
+import pyarrow as pa
 
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import list_of
 from tests.unit.stream.sources.formats.json_texts import (
     NUMBERS,
     OTHERS,
@@ -14,19 +15,25 @@ from tests.unit.stream.sources.formats.json_texts import (
     odd_time,
 )
 
-PRICE = t.DecimalType(10, 2)
-COLUMNS = (
-    t.StructType()
-    .add("id", "long")
-    .add("x", "double")
-    .add("s", "string")
-    .add("p", PRICE)
-    .add("q", t.DecimalType(38, 9))
-    .add("at", "timestamp")
-    .add("part", t.StructType().add("n", "integer").add("p", PRICE))
-    .add("list", t.ArrayType(t.DoubleType()))
+PRICE = pa.decimal128(10, 2)
+COLUMNS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("x", pa.float64()),
+        ("s", pa.string()),
+        ("p", PRICE),
+        ("q", pa.decimal128(38, 9)),
+        ("f", pa.float32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("day", pa.date32()),
+        ("b", pa.binary()),
+        ("part", pa.struct([("n", pa.int32()), ("p", PRICE)])),
+        ("list", list_of(pa.float64())),
+        ("map", pa.map_(pa.string(), pa.int16())),
+        ("yes", pa.bool_()),
+    ]
 )
-DDL = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in COLUMNS)
 DEPTHS = (2, 999, 1001)
 BASE64 = ('"1234"', '"12345678"', '"BNI="', '"1e10"', '"+123"', '"AAAA"', '"12=="', '"-123"')
 SPACES = ("", "", "", " ", "\t")
@@ -58,11 +65,17 @@ def plain_value(chance: random.Random, name: str) -> str:
     """A value that fits the column."""
     return {
         "id": str(chance.randint(0, 9)),
-        "x": chance.choice(["1.5", "-0.0", "1e300", "NaN", "7"]),
+        "x": chance.choice(["1.5", "-0.0", "-0", "1e300", "NaN", "7"]),
         "s": chance.choice(['"Inf"', '"a"', '": NaN,"', '"1234"']),
         "p": chance.choice(["1.5", '"2.50"', "3"]),
         "q": chance.choice(["1.5", '"2.50"', "1e-9"]),
+        "f": chance.choice(["1.5", "-0.0", "-0", "1e300", "NaN"]),
         "at": '"2026-11-26T10:11:12Z"',
+        "local": '"2026-11-26T10:11:12.5"',
+        "day": '"2026-11-26"',
+        "b": '"AAAA"',
+        "map": '{"a": 1, "b": null}',
+        "yes": "true",
         "part": '{"n": 1, "p": 2.5}',
         "list": "[1, 2.5, NaN]",
     }.get(name, '"u"')

@@ -1,4 +1,4 @@
-"""Schemas of Protobuf, what Spark's workers decode of their messages, and random ones."""
+"""Schemas of Protobuf, what becomes of their messages, and random ones."""
 
 from __future__ import annotations
 
@@ -10,31 +10,39 @@ import pyarrow as pa
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_type
 
-from dbt.adapters.iceberg_stream.stream.sources.formats.protobuf_decoder import (
-    OTHER,
-    PROBLEM,
-    MessageDecoder,
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.fast_protobuf import fast_protobuf_reader
+from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import MessageDecoder
+from dbt.adapters.iceberg_stream.stream.sources.formats.message_schemas import message_schemas
+from dbt.adapters.iceberg_stream.stream.sources.formats.protobuf_records import (
     MessageLayout,
+    ProtobufReader,
 )
-from dbt.adapters.iceberg_stream.stream.sources.formats.protobuf_messages import ProtobufFormat
 from dbt.adapters.iceberg_stream.stream.sources.formats.protobuf_schemas import read_files
-from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
-from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import (
-    Items,
-    Node,
-    Struct,
-    read_type,
+from dbt.adapters.iceberg_stream.stream.sources.formats.record_reader import (
+    FastReader,
+    SlowReader,
 )
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
+from tests.unit.stream.sources.formats.decoded_messages import require_sound
 
 ID = 7
 HEADER = b"\0" + ID.to_bytes(4, "big")
+# The header and the index of the first message of a schema.
+FIRST = HEADER + b"\0"
 UTC = timezone.utc
 
 
 class Schema:
-    """A schema, and what decodes its messages."""
+    """A schema, and what decodes its messages.
+
+    Attributes:
+        decoder: of the messages.
+        layout: which message is read.
+        fast: reads most messages; None if nothing does.
+        slow: reads all.
+    """
 
     def __init__(
         self,
@@ -42,56 +50,53 @@ class Schema:
         message: str | None = None,
         syntax: str = "proto3",
         record: str | None = None,
+        columns: pa.Schema | None = None,
+        **options: Any,
     ) -> None:
         registered = RegisteredSchema(ID, f'syntax = "{syntax}"; {text}', "PROTOBUF")
-        self.record, self.layout = ProtobufFormat(message, record).parse(registered, False)
-        assert isinstance(self.layout, MessageLayout)
+        envelope = Envelope(
+            **{"name": "protobuf", "columns": "", "encoding": "protobuf", **options},
+            message=message,
+            record=record,
+        )
+        schemas = message_schemas([registered], envelope, columns)
+        self.decoder = MessageDecoder(envelope, schemas.columns, schemas=schemas)
+        [writer] = schemas.writers
+        assert isinstance(writer.layout, MessageLayout)
+        self.layout = writer.layout
+        self.fast: FastReader | None = fast_protobuf_reader(writer.record, writer.layout)
+        self.slow: SlowReader = ProtobufReader(writer.record, writer.layout)
         self.pool = read_files(self.layout.files)[1]
 
     def message(self, name: str = "Row") -> type[Message]:
         return GetMessageClass(self.pool.FindMessageTypeByName(name))
 
     def decode(self, *values: bytes) -> tuple[list[Any], list[str | None]]:
-        """Return the records and problems of messages with their headers, none of them skipped."""
+        """Return the rows and problems of messages with their headers, none of them skipped."""
         rows, problems, others = self.decode_all(*values)
         assert not any(others)
         return rows, problems
 
     def decode_all(self, *values: bytes) -> tuple[list[Any], list[str | None], list[bool]]:
-        """Return the records and problems of messages, and which of them are skipped."""
-        kind = to_arrow_type(read_type(self.record))
-        columns = {"value": pa.binary(), "id": pa.int64(), PROBLEM: pa.string()}
-        columns |= {OTHER: pa.bool_(), "m0": kind}
-        decoder = MessageDecoder({"m0": ((ID,), self.layout)}, pa.schema(columns))  # type: ignore[arg-type]
-        ids = [int.from_bytes(value[1:5], "big") for value in values]
-        batch = pa.record_batch({"value": pa.array(values, pa.binary()), "id": ids})
-        (decoded,) = decoder.run(iter([batch]))
-        decoded.validate(full=True)
-        rows = [named(self.record, value) for value in decoded["m0"].to_pylist()]
-        return rows, decoded[PROBLEM].to_pylist(), decoded[OTHER].to_pylist()
+        """Return the rows and problems of messages, and which of them are skipped."""
+        decoded = self.decoder.decode(values)
+        require_sound(decoded, self.decoder, len(values))
+        found = decoded.rows.to_pylist(maps_as_pydicts="strict")
+        by_place = dict(zip(decoded.of.tolist(), found, strict=True))
+        reasons = {own.place: own.reason for own in decoded.bad}
+        places = range(len(values))
+        others = [place not in by_place and place not in reasons for place in places]
+        assert sum(others) == decoded.skipped
+        return [*map(by_place.get, places)], [*map(reasons.get, places)], others
 
     def row(self, **fields: Any) -> Any:
-        """Return what a message becomes."""
-        body = self.message()(**fields).SerializeToString()
-        rows, problems = self.decode(HEADER + b"\0" + body)
-        assert problems == [None]
+        """Return what a message becomes, alone and among others."""
+        body = FIRST + self.message()(**fields).SerializeToString()
+        rows, problems = self.decode(*[body] * 6)
+        assert problems == [None] * 6
+        assert self.decode(body) == (rows[:1], [None])
+        assert rows == rows[:1] * 6
         return rows[0]
-
-
-def named(node: Node, value: Any) -> Any:
-    """Return a value with the names of fields instead of their positions."""
-    if value is None:
-        return None
-    if isinstance(node, Struct):
-        return {
-            node.fields[int(k[1:])][0]: named(node.fields[int(k[1:])][1], v)
-            for k, v in value.items()
-        }  # type: ignore[arg-type]
-    if isinstance(node, Items):
-        if node.is_map:
-            return {key: named(node.node, item) for key, item in value}
-        return [named(node.node, item) for item in value]
-    return value
 
 
 SCALARS: Mapping[str, st.SearchStrategy[Any]] = {

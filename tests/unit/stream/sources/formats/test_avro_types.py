@@ -1,4 +1,4 @@
-"""Avro schemas: what Spark gets of them, and which columns they become."""
+"""Avro schemas, and the columns that they become."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from dbt.adapters.iceberg_stream.stream.sources.formats.avro_types import (
     SchemaError,
     parse_avro,
-    schema_for_spark,
 )
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_columns import type_name
 
 
 def columns(*fields: Any, references: tuple[str, ...] = ()) -> str:
     named = [{"name": f"c{number}", "type": kind} for number, kind in enumerate(fields)]
     schema = {"type": "record", "name": "Row", "namespace": "shop", "fields": named}
-    return parse_avro(json.dumps(schema), references).column.simpleString()
+    return type_name(parse_avro(json.dumps(schema), references).column)
 
 
 def column(kind: Any) -> str:
@@ -119,26 +119,3 @@ def test_names_refer_to_types_of_this_schema_and_of_others() -> None:
 def test_schemas_without_columns(schema: str, reason: str) -> None:
     with pytest.raises(SchemaError, match=reason):
         parse_avro(schema)
-
-
-def test_spark_gets_positions_as_names_and_the_place_of_null() -> None:
-    point = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
-    schema = {
-        "type": "record",
-        "name": "Row",
-        "doc": "not for Spark",
-        "fields": [
-            {"name": "id", "type": ["int", "null"], "aliases": ["number"]},
-            {"name": "a", "type": point},
-            {"name": "b", "type": ["null", "P", "long"]},
-            {"name": "c", "type": {"type": "long", "spark.sql.catalyst.type": "x"}},
-        ],
-    }
-    emitted = json.loads(schema_for_spark(parse_avro(json.dumps(schema))))
-    row, end = (field["type"] for field in emitted["fields"])
-    first, second, third, fourth = (field["type"] for field in row["fields"])
-    assert [field["name"] for field in row["fields"]] == ["f0", "f1", "f2", "f3"]
-    assert (first, fourth) == (["int", "null"], {"type": "long"})
-    assert (third[0], third[2]) == ("null", "long")
-    assert second["fields"] == third[1]["fields"] == [{"name": "f0", "type": "int"}]
-    assert len({row["name"], second["name"], third[1]["name"], end["name"]}) == 4

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.sources.arrow.avro import avro_decoder
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
-from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import (
+from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import (
+    Decoded,
+    MessageDecoder,
+)
+from dbt.adapters.iceberg_stream.stream.sources.formats.message_schemas import (
     MessageSchemas,
     message_schemas,
 )
@@ -21,8 +22,8 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import (
     Reference,
     RegisteredSchema,
 )
-from dbt.adapters.iceberg_stream.stream.sources.source import MINOR
 from tests.unit.stream.sources.formats.avro_rows import encode, framed
+from tests.unit.stream.sources.formats.decoded_messages import ddl_of
 
 
 def record(name: str, /, **fields: Any) -> Any:
@@ -48,16 +49,24 @@ def read(*schemas: RegisteredSchema, record: str | None = "shop.Order") -> Messa
     return message_schemas(schemas, Envelope("avro", "", record=record), None)
 
 
-def decoded(schemas: MessageSchemas, *bodies: bytes) -> tuple[list[Any], int]:
-    """The offsets and rows of messages of the schema 1, and how many are skipped."""
-    decoder, skipped = avro_decoder(schemas), list[int]()
-    assert decoder is not None
-    values = pa.array([framed(1, body) for body in bodies], pa.binary())
-    batch = pa.record_batch({"value": values, "offset": pa.array(range(len(bodies)), pa.int64())})
-    names = {name: name for name in decoder.columns.names}
-    batches = list(decoder.decode([batch], names, skipped.append))
-    rows = [row for decoded in batches for row in decoded.to_pylist()]
-    return [(row[MINOR], *(row[name] for name in names)) for row in rows], sum(skipped)
+AVRO = Envelope("avro", "")
+
+
+def decode(schemas: MessageSchemas, *bodies: bytes, envelope: Envelope = AVRO) -> Decoded:
+    """What messages of the schema 1 become."""
+    decoder = MessageDecoder(envelope, schemas.columns, schemas=schemas)
+    return decoder.decode([framed(1, body) for body in bodies])
+
+
+def decoded(
+    schemas: MessageSchemas, *bodies: bytes, envelope: Envelope = AVRO
+) -> tuple[list[Any], int]:
+    """The places and rows of messages, and how many are skipped or null; none is bad."""
+    found = decode(schemas, *bodies, envelope=envelope)
+    assert not found.bad
+    rows = [tuple(row.values()) for row in found.rows.to_pylist()]
+    places = found.of.tolist()
+    return [(place, *row) for place, row in zip(places, rows, strict=True)], found.skipped
 
 
 @pytest.mark.parametrize("is_reference", [False, True])
@@ -74,11 +83,31 @@ def test_one_record_is_read(is_reference: bool) -> None:
     assert decoded(read(schema), b"\0", b"\0") == ([], 0)
 
 
-@pytest.mark.parametrize("bad", [b"", b"\2", b"\2\2", b"\6", b"\1", b"\x82\0\2\0", b"\0\0"])
-def test_messages_that_may_be_bad(bad: bytes) -> None:
+NO_INDEX = "has the schema 1, whose union has no record with the index of the message"
+NO_AVRO = "is not Avro of its schema 1"
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (b"", NO_INDEX),
+        (b"\2", NO_AVRO),
+        (b"\2\2", NO_AVRO),
+        (b"\6", NO_INDEX),
+        (b"\1", NO_INDEX),
+        (b"\x82\0\2\0", NO_INDEX),
+        (b"\0\0", NO_INDEX),
+    ],
+)
+def test_bad_messages(bad: bytes, reason: str) -> None:
     schemas = read(union(1, "null", ORDER, PAYMENT))
-    with pytest.raises(ArrowFallback):
-        decoded(schemas, b"\2" + encode(ORDER, ROW), bad)
+    good = b"\2" + encode(ORDER, ROW)
+    for count in (1, 6):
+        found = decode(schemas, *[good] * count, bad)
+        assert found.of.tolist() == list(range(count))
+        [(place, record, why)] = found.bad
+        assert (place, record) == (count, framed(1, bad).hex().upper())
+        assert why.startswith(reason)
 
 
 @given(st.integers(0, 200), st.integers(0, 200))
@@ -148,7 +177,7 @@ def test_newer_unions() -> None:
     """A branch is added, and a field to another one, whose index changes."""
     newer = record("Order", note=["null", "string"], id="long", total="double")
     schemas = read(union(1, ORDER), union(2, PAYMENT, newer), union(3, PAYMENT))
-    assert schemas.columns.simpleString() == "struct<id:bigint,note:string,total:double>"
+    assert ddl_of(schemas.columns) == "struct<id:bigint,note:string,total:double>"
     assert [writer.ids for writer in schemas.writers] == [(1,), (2,)]
     assert schemas.others == {3: ("shop.Payment",)}
 
@@ -163,5 +192,6 @@ def test_debezium() -> None:
     cdc = Envelope("debezium", "", encoding="avro", record="shop.orders.Envelope")
     schemas = message_schemas([union(1, "null", orders, items)], cdc, None)
     created = encode(orders, {"before": None, "after": {"id": 5}, "op": "c"})
-    rows, skipped = decoded(schemas, b"\2" + created, b"\0", b"\4any")
+    messages = b"\2" + created, b"\0", b"\4any"
+    rows, skipped = decoded(schemas, *messages, envelope=cdc)
     assert (rows, skipped) == ([(0, 5)], 1)

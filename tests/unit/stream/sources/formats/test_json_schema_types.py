@@ -13,7 +13,10 @@ import pytest
 from pydantic import BaseModel, Field
 
 from dbt.adapters.iceberg_stream.stream.sources.formats.json_schema_types import parse_json_schema
-from dbt.adapters.iceberg_stream.stream.sources.formats.schema_columns import require_columns
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_columns import (
+    require_columns,
+    type_name,
+)
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import Reference
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import SchemaError, Struct
 
@@ -34,7 +37,7 @@ def of(kind: Any, **more: Any) -> Struct:
 def column(kind: Any, **more: Any) -> str:
     record = of(kind, **more)
     require_columns(record)
-    return record.column.simpleString().removeprefix("struct<c:").removesuffix(">")
+    return type_name(record.column).removeprefix("struct<c:").removesuffix(">")
 
 
 def connect(kind: str, title: str, type: str = "integer", **parameters: str) -> Any:
@@ -148,7 +151,7 @@ def test_types_that_need_a_definition(kind: Any, words: str) -> None:
 
 def test_fields_without_values_become_no_columns() -> None:
     kinds = {"a": NULL, "b": TEXT, "c": {"oneOf": [NULL]}, "d": {"type": "array", "items": NULL}}
-    assert parse({"properties": kinds}).column.simpleString() == "struct<b:string>"
+    assert type_name(parse({"properties": kinds}).column) == "struct<b:string>"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,7 @@ def test_schemas_of_pydantic() -> None:
     """They have `$defs`, `$ref` and `anyOf` with null."""
     schema = Order.model_json_schema()
     address = "struct<city:string,zip:bigint>"
-    assert parse(schema).column.simpleString() == (
+    assert type_name(parse(schema).column) == (
         "struct<id:bigint,price:double,the-note:string,day:date,at:timestamp,token:string,"
         f"color:string,kind:string,home:{address},work:{address},all:array<{address}>,"
         "counts:map<string,bigint>>"
@@ -219,7 +222,7 @@ def test_decimals_of_pydantic() -> None:
     with pytest.raises(SchemaError, match="`price` as a union of several types"):
         require_columns(parse(Priced.model_json_schema()))
     written = parse(Priced.model_json_schema(mode="serialization"))
-    assert written.column.simpleString() == "struct<price:string>"
+    assert type_name(written.column) == "struct<price:string>"
 
 
 def not_included(kind: Any) -> Any:
@@ -265,7 +268,7 @@ def test_schemas_of_java_classes() -> None:
     }
     record = parse(schema)
     require_columns(record)
-    assert record.column.simpleString() == (
+    assert type_name(record.column) == (
         f"struct<{','.join(f'{name}:{column}' for name, (_, column) in kinds.items())}>"
     )
     # Without a module for Java's times, their types are unknown, and so are those of objects.
@@ -289,7 +292,7 @@ def test_the_order_of_connects_fields() -> None:
             "b": {"enum": ["x"], "connect.index": 1},
         },
     }
-    assert parse(schema).column.simpleString() == "struct<a:int,b:string,c:string>"
+    assert type_name(parse(schema).column) == "struct<a:int,b:string,c:string>"
 
 
 @pytest.mark.parametrize("root", [{}, {"$id": "https://shop.example/order.json"}])
@@ -319,4 +322,4 @@ def test_references_to_other_schemas(draft: str | None, root: Any) -> None:
         "more": {"$ref": "https://shop.example/parts.json#/definitions/a~1b"},
     }
     record = parse({**dialect, **root, "type": "object", "properties": properties}, *references)
-    assert record.column.simpleString() == "struct<home:struct<city:string>,more:bigint>"
+    assert type_name(record.column) == "struct<home:struct<city:string>,more:bigint>"

@@ -6,13 +6,15 @@ import base64
 
 import pytest
 
-from dbt.adapters.iceberg_stream.stream.sources.formats.protobuf_messages import ProtobufFormat
+from dbt.adapters.iceberg_stream.stream.sources.formats.message_schemas import parse_record
+from dbt.adapters.iceberg_stream.stream.sources.formats.protobuf_records import MessageLayout
 from dbt.adapters.iceberg_stream.stream.sources.formats.protobuf_schemas import MAIN, read_files
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_columns import type_name
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import (
     Reference,
     RegisteredSchema,
 )
-from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import SchemaError
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import SchemaError, Struct
 
 WELL_KNOWN = "".join(
     f'import "google/protobuf/{name}.proto"; '
@@ -27,9 +29,15 @@ def schema(text: str, **references: str) -> RegisteredSchema:
     return RegisteredSchema(1, f'syntax = "proto3"; {text}', "PROTOBUF", named)
 
 
+def parse(registered: RegisteredSchema, message: str | None = None) -> tuple[Struct, MessageLayout]:
+    record, layout = parse_record(registered, None, False, message)
+    assert isinstance(layout, MessageLayout)
+    return record, layout
+
+
 def columns(text: str, message: str | None = None, **references: str) -> str:
-    record, _ = ProtobufFormat(message).parse(schema(text, **references), False)
-    return record.column.simpleString().removeprefix("struct<").removesuffix(">")
+    record, _ = parse(schema(text, **references), message)
+    return type_name(record.column).removeprefix("struct<").removesuffix(">")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +97,7 @@ def test_imports_as_text_and_as_descriptors() -> None:
     """Clients may register serialized descriptors, which some registries keep as they are."""
     text = 'package shop; import "shop/address.proto"; message Row { Address a = 1; }'
     assert columns(text, address=ADDRESS) == "a:struct<city:string>"
-    _, layout = ProtobufFormat(None).parse(schema(text, address=ADDRESS), False)
+    _, layout = parse(schema(text, address=ADDRESS))
     _, pool = read_files(layout.files)
 
     def encoded(file: str) -> str:
@@ -99,8 +107,8 @@ def test_imports_as_text_and_as_descriptors() -> None:
         for address in (ADDRESS, encoded("shop/address.proto")):
             references = (Reference("shop/address.proto", address),)
             registered = RegisteredSchema(1, main, "PROTOBUF", references)
-            record, _ = ProtobufFormat(None).parse(registered, False)
-            assert record.column.simpleString() == "struct<a:struct<city:string>>"
+            record, _ = parse(registered)
+            assert type_name(record.column) == "struct<a:struct<city:string>>"
 
 
 def test_the_message_that_is_read() -> None:
@@ -109,14 +117,14 @@ def test_the_message_that_is_read() -> None:
         "message Entry { int32 b = 1; } } message Second { int32 c = 1; }"
     )
     indexes = {
-        name: ProtobufFormat(name).parse(schema(text), False)[1].index
+        name: parse(schema(text), name)[1].index
         for name in (None, "shop.First.Entry", "shop.Second")
     }
     # The entry of the map is a message within the first one, too: the compiler puts it where the
     # field is.
     assert indexes == {None: (0,), "shop.First.Entry": (0, 1), "shop.Second": (1,)}
-    record, _ = ProtobufFormat("shop.Second").parse(schema(text), True)
-    assert record.column.simpleString() == "struct<a:int,m:map<string,int>>"
+    record, _ = parse_record(schema(text), None, True, "shop.Second")
+    assert type_name(record.column) == "struct<a:int,m:map<string,int>>"
 
 
 @pytest.mark.parametrize(
@@ -144,4 +152,4 @@ def test_a_message_that_a_schema_does_not_have() -> None:
 def test_imports_stay_within_the_schema(name: str) -> None:
     registered = RegisteredSchema(1, "", "PROTOBUF", (Reference(name, ADDRESS),))
     with pytest.raises(SchemaError, match="no name of a file within the schema"):
-        ProtobufFormat(None).parse(registered, False)
+        parse(registered)

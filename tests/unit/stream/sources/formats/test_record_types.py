@@ -12,8 +12,14 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.record_types import (
     record_names,
     record_of_subject,
 )
-from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import (
+    Reference,
+    RegisteredSchema,
+)
 
+ORDER, PAYMENT = ({"type": "object", "title": title} for title in ("Order", "Payment"))
+UNTITLED = {"type": "object"}
+FILES = (Reference("order.json", json.dumps(ORDER)), Reference("none.json", "{}"))
 FILE = 'syntax = "proto3"; package shop; message A { message B {} } message C {}'
 
 
@@ -44,6 +50,25 @@ def test_names_of_other_formats() -> None:
     assert record_names(RegisteredSchema(1, "{")) is None
     for text, names in {'{"title": "Row"}': ("Row",), "{}": (), "true": ()}.items():
         assert record_names(RegisteredSchema(1, text, "JSON")) == names
+
+
+@pytest.mark.parametrize(
+    ("described", "names"),
+    [
+        ({"oneOf": [ORDER, PAYMENT]}, ("Order", "Payment")),
+        ({"anyOf": [{"$ref": "order.json"}, {"type": "null"}]}, ("Order",)),
+        ({"title": "Event", "oneOf": [ORDER]}, ("Event", "Order")),
+        ({"oneOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": PAYMENT}}, ("Payment",)),
+        ({"oneOf": [ORDER, UNTITLED]}, None),
+        ({"oneOf": [{"$ref": "none.json"}]}, None),
+        ({"oneOf": [{"$ref": "absent.json"}]}, None),
+        ({"oneOf": [{"$ref": "#/$defs/a/b"}], "$defs": {"a": 5}}, None),
+        ({"oneOf": [True]}, None),
+        ({"oneOf": "x"}, ()),
+    ],
+)
+def test_names_of_unions_in_json(described: Any, names: tuple[str, ...] | None) -> None:
+    assert record_names(RegisteredSchema(1, json.dumps(described), "JSON", FILES)) == names
 
 
 @pytest.mark.parametrize(

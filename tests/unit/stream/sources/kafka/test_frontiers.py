@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import envelope
+from dbt.adapters.iceberg_stream.stream.sources.kafka.kept_messages import KeptMessages
+from dbt.adapters.iceberg_stream.stream.sources.kafka.message_batch import MessageBatch
+from dbt.adapters.iceberg_stream.stream.sources.kafka.messages import OffsetRange
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from tests.unit.stream.sources.kafka.transactions.transaction_log import (
     OWN,
@@ -25,21 +29,28 @@ ORDERS, ITEMS, CUSTOMERS = (f"{topic}/0" for topic in TOPICS)
 
 
 class Reader:
-    """Notes how Spark is to read."""
+    """Notes which messages are read.
+
+    Attributes:
+        ranges: topics, numbers of partitions, and the offsets that a batch begins and ends at.
+    """
 
     def __init__(self) -> None:
-        self.options: dict[str, str] = {}
-        self.read, self.conf = self, SimpleNamespace(get=lambda *_: "", set=lambda *_: None)
+        self.ranges: list[tuple[str, int, int, int]] = []
 
-    def format(self, _: str) -> Reader:
-        return self
+    def read(
+        self, ranges: Sequence[OffsetRange], kept: KeptMessages, fields: Sequence[str]
+    ) -> Iterator[MessageBatch]:
+        self.ranges = [astuple(own) for own in ranges]
+        yield from ()
 
-    def option(self, name: str, value: str) -> Reader:
-        self.options[name] = value
-        return self
 
-    def load(self) -> dict[str, str]:
-        return self.options
+def read_of(source: Any, lower: Any, upper: Any) -> list[tuple[str, int, int, int]]:
+    """The messages that a batch reads."""
+    reader = Reader()
+    source.__dict__["reader"] = reader
+    assert list(source._messages(lower, upper, ())) == []
+    return reader.ranges
 
 
 class Client:
@@ -147,17 +158,14 @@ def test_a_reader_asks_for_its_own_topic(log: Log) -> None:
     source = replace(source_of(log), topic=topic_of("orders"))
     source.__dict__["client"] = Client(log)
     lower, upper = {OWN: 2, ITEMS: 1}, {OWN: 8, ITEMS: 4, ORDERS: 4, CUSTOMERS: 0}
-    options = source.messages(Reader(), lower, upper)
+    assert read_of(source, lower, upper) == [(topic_of("orders"), 0, 0, 4)]
     assert source.client.asked == [topic_of("orders")]
-    assert options["startingOffsets"] == '{"shop.public.orders": {"0": 0}}'
-    assert options["endingOffsets"] == '{"shop.public.orders": {"0": 4}}'
-    options = source.messages(Reader(), None, upper)
-    assert options["startingOffsets"] == '{"shop.public.orders": {"0": 0}}'
+    assert read_of(source, None, upper) == [(topic_of("orders"), 0, 0, 4)]
     log.first |= {ITEMS: 3}
-    source.messages(Reader(), {**lower, ORDERS: 1}, upper)
+    assert read_of(source, {**lower, ORDERS: 1}, upper) == [(topic_of("orders"), 0, 1, 4)]
     log.first |= {ORDERS: 2}
     with pytest.raises(StreamError, match="no longer has the offsets 1 to 1 of partition 0"):
-        source.messages(Reader(), {**lower, ORDERS: 1}, upper)
+        read_of(source, {**lower, ORDERS: 1}, upper)
 
 
 @pytest.mark.parametrize("topic", [TRANSACTION_TOPIC, None])
@@ -178,8 +186,7 @@ def test_a_topic_that_is_not_listed_for_a_while(log: Log, topic: str | None) -> 
     assert alone.plan_batch(upper, 100) is None
     assert alone.lag(upper).count == 0
     assert not alone.is_behind({ORDERS: 2, **{name: 4 for name in own}}, upper)
-    options = alone.messages(Reader(), lower, upper)
-    assert options["endingOffsets"] == '{"shop.public.orders": {"0": 2}}'
+    assert read_of(alone, lower, upper) == [(topic_of("orders"), 0, 1, 2)]
     commit_both()
     again = source_of(log, "orders", "items", transaction_topic=topic)
     assert again.plan_batch(None, 100, upper, whole=True)[ITEMS] == 1
@@ -232,4 +239,4 @@ def test_a_topic_that_was_created_again(log: Log) -> None:
     with pytest.raises(StreamError, match="was deleted and created again"):
         source.plan_batch(lower, 100)
     with pytest.raises(StreamError, match="was deleted and created again"):
-        source.messages(None, begun, lower)
+        read_of(source, begun, lower)

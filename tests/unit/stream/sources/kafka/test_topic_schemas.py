@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
+from dbt.adapters.iceberg_stream.stream.sources.formats.values import Values
 from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import schema_header
 from dbt.adapters.iceberg_stream.stream.sources.kafka.frontiers import offsets_of, schema_ids_of
 from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
+from tests.unit.stream.sources.formats.decoded_messages import ddl_of
 
 ADDRESS = "http://registry:8081"
 AVRO = {"type": "kafka", "bootstrap_servers": "b:1", "topic": "t", "format": "avro"}
@@ -64,12 +67,14 @@ def test_columns_begin_with_the_newest_schema_and_then_grow() -> None:
     schemas = topic_schemas(registry)
     first = schemas.pin(["t"], None, {"0": 5})
     assert first == {"0": 5, "schema-ids": {"t-value": [2, 1]}}
-    assert schemas.columns_of(["t"], first) == "struct<note:string,id:bigint,dropped:int>"
+    assert (
+        ddl_of(schemas.columns(["t"], first, None)) == "struct<note:string,id:bigint,dropped:int>"
+    )
     registry.subjects["t-value"].append(schema(9, id="long", last="int"))
     second = schemas.pin(["t"], first, {"0": 7})
     assert schema_ids_of(second) == {"t-value": [2, 1, 9]}
     assert offsets_of(second) == {"0": 7}
-    columns = schemas.columns_of(["t"], second)
+    columns = ddl_of(schemas.columns(["t"], second, None))
     assert columns == "struct<note:string,id:bigint,dropped:int,last:int>"
 
 
@@ -78,7 +83,7 @@ def test_topics_have_subjects_of_their_own() -> None:
     schemas = topic_schemas(registry)
     pinned = schemas.pin(["a", "b"], None, {})
     assert schema_ids_of(pinned) == {"a-value": [1], "b-value": [2]}
-    assert schemas.columns_of(["b"], pinned) == "struct<b:int>"
+    assert ddl_of(schemas.columns(["b"], pinned, None)) == "struct<b:int>"
     assert schema_ids_of(topic_schemas(registry, "b-value").pin(["a"], None, {})) == {
         "b-value": [2]
     }
@@ -90,7 +95,7 @@ def test_keys_of_tombstones_have_subjects_of_their_own() -> None:
     schemas = TopicSchemas(registry, envelope)  # type: ignore[arg-type]
     pinned = schemas.pin(["t"], None, {})
     assert schema_ids_of(pinned) == {"t-value": [1], "t-key": [2]}
-    assert schemas.columns_of(["t"], pinned) == "struct<id:bigint,x:int>"
+    assert ddl_of(schemas.columns(["t"], pinned, None)) == "struct<id:bigint,x:int>"
 
 
 def test_a_record_type_has_the_subjects_of_all_strategies() -> None:
@@ -103,7 +108,7 @@ def test_a_record_type_has_the_subjects_of_all_strategies() -> None:
     schemas = topic_schemas(registry, record="shop.Row")
     pinned = schemas.pin(["t"], None, {})
     assert schema_ids_of(pinned) == {"t-shop.Row": [1], "shop.Row": [2], "t-value": [4, 3]}
-    assert schemas.columns_of(["t"], pinned) == "struct<a:int,b:int,c:int>"
+    assert ddl_of(schemas.columns(["t"], pinned, None)) == "struct<a:int,b:int,c:int>"
 
 
 def test_models_that_read_other_types_share_frontiers() -> None:
@@ -122,15 +127,17 @@ def test_models_that_read_other_types_share_frontiers() -> None:
     assert schema_ids_of(one.pin(["t"], pinned, {}))["shop.A"] == [1, 9]
 
 
-def decoder_ids(schemas: TopicSchemas, *ids: int, pinned: Any = None) -> dict[int, bool | None]:
-    """Return whether the messages with each id are skipped; None if they are read."""
-    pinned = schemas.pin(["t"], None, {}) if pinned is None else pinned
-    decoder = schemas.decoder(None, ["t"], pinned)  # type: ignore[arg-type]
-    assert decoder is not None
-    read = {
-        number: header in decoder.writers for number in ids for header in [schema_header(number)]
-    }
-    return {number: None if read[number] else decoder.is_other(number) for number in ids}
+def skipped_ids(schemas: TopicSchemas, *ids: int, body: bytes = b"\2") -> dict[int, bool | None]:
+    """Return whether the messages with each id are skipped, and not bad; None if they are read."""
+    pinned = schemas.pin(["t"], None, {})
+    declared = pa.schema([("id", pa.int64())]) if schemas.envelope.columns else None
+    decoder = schemas.decoder(["t"], pinned, declared, Values())
+    values = [schema_header(number) + body for number in ids]
+    decoded = decoder.decode(values)
+    bad = {own.place for own in decoded.bad}
+    places = {*decoded.of.tolist()}
+    assert decoded.skipped == len(ids) - len(bad) - len(places)
+    return {n: None if p in places else p not in bad for p, n in enumerate(ids)}
 
 
 def test_messages_of_other_types_are_skipped() -> None:
@@ -144,13 +151,13 @@ def test_messages_of_other_types_are_skipped() -> None:
         "spoiled": [RegisteredSchema(6, "{")],
     }
     expected = {1: None, 2: False, 3: True, 4: True, 5: True, 6: False, 99: False}
-    assert decoder_ids(topic_schemas(registry, record="shop.Row"), *expected) == expected
+    assert skipped_ids(topic_schemas(registry, record="shop.Row"), *expected) == expected
     # A subject that is named after a type names it, too.
-    assert decoder_ids(topic_schemas(registry, "shop.Row"), *expected) == expected
+    assert skipped_ids(topic_schemas(registry, "shop.Row"), *expected) == expected
     registry.subjects["t-value"] = registry.subjects["shop.Row"]
     without = dict.fromkeys(expected, False) | {1: None}
-    assert decoder_ids(topic_schemas(registry), *expected) == without
-    assert decoder_ids(topic_schemas(registry, "custom"), *expected) == without | {
+    assert skipped_ids(topic_schemas(registry), *expected) == without
+    assert skipped_ids(topic_schemas(registry, "custom"), *expected) == without | {
         1: False,
         2: None,
     }
@@ -162,10 +169,8 @@ def test_what_is_said_of_types_without_a_choice() -> None:
 
     def message(ids: Sequence[int], **keys: Any) -> str:
         schemas = topic_schemas(registry, **keys)
-        with pytest.raises(StreamError) as raised:
-            nothing: Any = None
-            schemas.unpack(nothing, schemas.envelope, nothing, ["t"], {}, lambda: ids)
-        return raised.value.msg.removeprefix(f"The schema registry at {ADDRESS} ")
+        error = schemas.without_columns(["t"], {}, lambda: ids)
+        return error.msg.removeprefix(f"The schema registry at {ADDRESS} ")
 
     unknown = "has no subject t-value yet, so the columns are not known. "
     rest = (
@@ -187,14 +192,14 @@ def test_what_is_said_of_types_without_a_choice() -> None:
 def test_schemas_that_cannot_be_read_are_named() -> None:
     """Also if messages were seen to have them."""
     registry = Registry(t_value=[schema(1, "JSON")])
-    schemas, nothing = topic_schemas(registry), cast(Any, None)
+    schemas = topic_schemas(registry)
     pinned = schemas.pin(["t"], None, {})
     schemas.learn([1])
     words = (
         "No schema of the subject t-value in .* The topic has the schema 1, which is JSON Schema"
     )
     with pytest.raises(StreamError, match=words):
-        schemas.unpack(nothing, schemas.envelope, nothing, ["t"], pinned, lambda: [1])
+        raise schemas.without_columns(["t"], pinned, lambda: [1])
 
 
 @pytest.mark.parametrize(
@@ -302,8 +307,8 @@ def test_json_of_other_record_types_is_skipped() -> None:
     }
     schemas = TopicSchemas(registry, Envelope("json", "", record="Order"))  # type: ignore[arg-type]
     pinned = schemas.pin(["t"], None, {})
-    assert schemas.columns_of(["t"], pinned) == "struct<id:bigint>"
-    assert decoder_ids(schemas, 1, 2, 99) == {1: None, 2: True, 99: False}
+    assert ddl_of(schemas.columns(["t"], pinned, None)) == "struct<id:bigint>"
+    assert skipped_ids(schemas, 1, 2, 99, body=b"{}") == {1: None, 2: True, 99: False}
 
 
 ROW = {"type": "object", "properties": {"id": {"type": "integer"}}}

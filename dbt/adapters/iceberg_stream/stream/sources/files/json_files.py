@@ -1,79 +1,133 @@
-"""Read the records of JSON files, of which some columns are required."""
+"""Read files of JSON lines: each line is a record, or a list of records."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dbt.adapters.iceberg_stream.sql.quoting import literal, quote
-from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import bad_columns
-from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import (
-    LIMITS,
-    parseable_sql,
-    unreadable_reasons,
+import msgspec
+import pyarrow as pa
+
+from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.files.landed_files import LandedFile
+from dbt.adapters.iceberg_stream.stream.sources.files.source import FilesSource, majors
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.json_records import REFUSED, with_strings
+from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import MessageDecoder
+from dbt.adapters.iceberg_stream.stream.sources.formats.values import Values
+from dbt.adapters.iceberg_stream.stream.sources.source import (
+    MAJOR,
+    MINOR,
+    BadRecord,
+    Frontier,
+    Records,
 )
-from dbt.adapters.iceberg_stream.stream.sources.formats.row_images import (
-    has_members,
-    member_names,
-    missing_keys,
-    values_of,
-)
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD
 
 if TYPE_CHECKING:
-    from pyspark.sql.connect.dataframe import DataFrame
-    from pyspark.sql.connect.session import SparkSession
+    from dbt.adapters.iceberg_stream.engines.session import Session
 
-# With these options a record is not a line of UTF-8: only Spark's JSON reader finds its end.
-NOT_LINES = ("multiline", "encoding", "charset")
-FILE = "_metadata"
+BLOCK_BYTES = 2 * 1024 * 1024
+TIME_ZONE = "spark.sql.session.timeZone"
 
 
 def are_lines(options: Mapping[str, str]) -> bool:
     """Return whether each line of a file is a record or a list of records.
 
     Args:
-        options: of Spark's reader.
+        options: of Spark's reader; with any other one, Spark has to read the files.
     """
-    return not any(name.lower() in NOT_LINES for name in options)
-
-
-def json_records(
-    spark: SparkSession,
-    paths: list[str],
-    columns: str,
-    names: Sequence[str],
-    required: Sequence[str],
-    options: Mapping[str, str],
-) -> DataFrame:
-    """Read records, and check in their text that required keys are present.
-
-    Spark's JSON reader does not distinguish an absent key from a null.
-
-    Args:
-        spark: the Spark session.
-        paths: of the files, for Spark.
-        columns: of the records, as Spark's DDL.
-        names: of the same columns.
-        required: names that a record must have; the value may be null.
-        options: of Spark's reader.
-
-    Returns:
-        A frame with the columns, BAD, REASON and `_metadata`.
-    """
-    lines = spark.read.options(**options).text(paths).selectExpr("value", FILE)
-    elements = "from_json(value, 'array<string>')"
-    lines = lines.where("trim(value) <> ''").selectExpr(
-        f"explode(if(ltrim(value) like '[%', coalesce({elements}, array(value)), array(value)))"
-        " as v",
-        FILE,
+    return all(
+        name.lower() == "multiline" and value.lower() == "false" for name, value in options.items()
     )
-    parsing = {**LIMITS, **options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
-    settings = ", ".join(f"{literal(k)}, {literal(str(v))}" for k, v in parsing.items())
-    schema, text = literal(f"{columns}, {BAD} string"), parseable_sql("v", columns)
-    parsed = lines.selectExpr("v", FILE, f"from_json({text}, {schema}, map({settings})) as r")
-    reasons = unreadable_reasons("v", columns, f"r is null or r.{BAD} is not null")
-    has_keys = has_members(member_names("v"), values_of("r", required))
-    reasons |= dict(missing_keys("true", has_keys))
-    row = [f"r.{quote(name)} as {quote(name)}" for name in names]
-    return parsed.selectExpr(*row, *bad_columns("v", reasons), FILE)
+
+
+@dataclass
+class JsonFilesSource(FilesSource):
+    """A folder with files of JSON lines; see FilesSource.
+
+    Attributes:
+        required: columns that a record must have; the value may be null.
+    """
+
+    required: tuple[str, ...] = ()
+
+    @property
+    def has_bad(self) -> bool:
+        return False
+
+    @property
+    def _envelope(self) -> Envelope:
+        return Envelope("json", str(self.columns), required=self.required)
+
+    def arrow_schema(self, session: Session, lower: Frontier | None, upper: Frontier) -> pa.Schema:
+        return self._envelope.declared(session.spark)
+
+    def decode(
+        self, session: Session, lower: Frontier | None, upper: Frontier
+    ) -> Iterator[Records]:
+        columns, values = self._envelope.declared(session.spark), Values(session.setting(TIME_ZONE))
+        decoder = MessageDecoder(self._envelope, columns, values)
+        files = self.batch(lower, upper)
+        for file, major in zip(files, majors(files), strict=True):
+            minor = 0
+            for line, lines in self._lines(file):
+                bodies, numbers = _records(lines, line)
+                yield _decoded(
+                    decoder, bodies, f"{self.path_of(file)}, line ", numbers, major, minor
+                )
+                minor += len(bodies)
+
+    def _lines(self, file: LandedFile) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield lines of a file, and the number of the first of them."""
+        number, rest = 1, b""
+        try:
+            with self.filesystem.open_input_stream(file.path) as stream:
+                while block := stream.read(BLOCK_BYTES):
+                    lines = (rest + block).split(b"\n")
+                    rest = lines.pop()
+                    if lines:
+                        yield number, lines
+                    number += len(lines)
+        except (OSError, pa.ArrowException) as error:
+            raise StreamError(f"The file {file.path} cannot be read: {error}") from error
+        if rest:
+            yield number, [rest]
+
+
+def _records(lines: list[bytes], first: int) -> tuple[list[bytes], list[int]]:
+    """Return the records in lines that are not blank, and the number of the line of each."""
+    bodies, numbers = list[bytes](), list[int]()
+    for number, line in enumerate(lines, first):
+        body = line.strip()
+        if not body:
+            continue
+        several = _items(body) if body.startswith(b"[") else [body]
+        bodies += several
+        numbers += [number] * len(several)
+    return bodies, numbers
+
+
+def _items(line: bytes) -> list[bytes]:
+    """Return the records of a list; the line itself if it is none."""
+    for text in (line, with_strings(line)):
+        with suppress(*REFUSED):
+            return list(map(bytes, msgspec.json.decode(text, type=list[msgspec.Raw])))
+    return [line]
+
+
+def _decoded(
+    decoder: MessageDecoder,
+    bodies: list[bytes],
+    place: str,
+    numbers: list[int],
+    major: int,
+    minor: int,
+) -> Records:
+    decoded = decoder.decode(bodies)
+    columns = dict(zip(decoded.rows.schema.names, decoded.rows.columns, strict=True))
+    columns[MAJOR] = pa.repeat(pa.scalar(major, pa.int64()), len(decoded.of))
+    columns[MINOR] = pa.array(decoded.of + minor)
+    bad = [BadRecord(f"{place}{numbers[own.place]}", own.record, own.reason) for own in decoded.bad]
+    return Records(pa.record_batch(columns), bad)

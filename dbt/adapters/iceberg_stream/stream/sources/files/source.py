@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs as fs
 
 from dbt.adapters.iceberg_stream.catalog.locations import spark_path
 from dbt.adapters.iceberg_stream.errors.logger import Logger
-from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.files.arrow_parquet import (
     REBASE,
@@ -21,11 +20,6 @@ from dbt.adapters.iceberg_stream.stream.sources.files.arrow_parquet import (
     read_arrow,
 )
 from dbt.adapters.iceberg_stream.stream.sources.files.footers import Footers
-from dbt.adapters.iceberg_stream.stream.sources.files.json_files import (
-    FILE,
-    are_lines,
-    json_records,
-)
 from dbt.adapters.iceberg_stream.stream.sources.files.landed_files import (
     LandedFile,
     frontier_after,
@@ -33,16 +27,13 @@ from dbt.adapters.iceberg_stream.stream.sources.files.landed_files import (
     ranks,
     read_check,
 )
-from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import spelled_as
-from dbt.adapters.iceberg_stream.stream.sources.formats.json_numbers import has_numbers
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     BAD,
     CHANGE,
-    REASON,
+    NO_CHANGE,
     WHERE,
     Frontier,
     Lag,
-    OnSkip,
     Pick,
 )
 
@@ -55,11 +46,9 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.engines.session import Session
 
 logger = Logger()
-FORMATS = ("json", "csv", "parquet")
 # Converts a batch's rows to bytes, because rows cannot be counted before they are read.
 BYTES_PER_ROW = 64
 HIDDEN = (".", "_")
-UNORDERED_CHANGE = "named_struct('major', 0L, 'minor', 0L, 'deleted', false, 'truncated', false)"
 # Files with the same time in milliseconds, at most, that are ordered by their path.
 FILES_PER_MILLISECOND = 100_000
 # Age of a listing of the folder from which batches of files in it may be planned.
@@ -87,7 +76,6 @@ class FilesSource:
         columns: of the records, as Spark's DDL; None for the columns of Parquet files.
         options: of Spark's reader.
         late_seconds: how much later than its time a file may land.
-        required: columns that a JSON record must have; the value may be null.
         ordered: whether rows come in the order of the files.
     """
 
@@ -98,7 +86,6 @@ class FilesSource:
     columns: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     late_seconds: float = 600.0
-    required: tuple[str, ...] = ()
     ordered: bool = False
     has_truncates: bool = field(default=False, init=False)
     _schema_cache: tuple[str, StructType | None] = field(default=("", None), init=False)
@@ -123,7 +110,7 @@ class FilesSource:
         self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
     ) -> DataFrame:
         if self.columns:
-            added = (BAD, *((REASON,) if self._by_line else ()), WHERE) if self.has_bad else ()
+            added = (BAD, WHERE) if self.has_bad else ()
             columns = ", ".join([self.columns, *(f"{name} string" for name in added)])
             frame = spark.createDataFrame([], columns)
         else:
@@ -134,8 +121,8 @@ class FilesSource:
                     "there, or set the source's `columns`."
                 )
             reader = spark.read.options(**self.options)
-            frame = reader.parquet(self._spark_path(files[0])).where("false")
-        return frame.selectExpr("*", f"{UNORDERED_CHANGE} as {CHANGE}")
+            frame = reader.parquet(self.path_of(files[0])).where("false")
+        return frame.selectExpr("*", f"{NO_CHANGE} as {CHANGE}")
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
         if not self._has_file_schemas:
@@ -173,21 +160,21 @@ class FilesSource:
         return any(map(read_check(other), self._after(lower)))
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        files = self._complete(self._batch(lower, upper))
+        files = self._complete(self.batch(lower, upper))
         return self._frame(spark, files) if files else self.empty(spark, lower, upper)
 
     def unreadable(self, lower: Frontier | None, upper: Frontier) -> dict[str, str]:
         if self.file_format != "parquet":
             return {}
-        incomplete = self._footers.incomplete_files(self._batch(lower, upper))
+        incomplete = self._footers.incomplete_files(self.batch(lower, upper))
         return {file.path: reason for file, reason in incomplete.items()}
 
     def arrow_rows(
-        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick, on_skip: OnSkip
+        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
     ) -> Iterator[pa.RecordBatch] | None:
         if self.file_format != "parquet" or self.options or not self._reads_gregorian(session):
             return None
-        spark, files = session.spark, self._complete(self._batch(lower, upper))
+        spark, files = session.spark, self._complete(self.batch(lower, upper))
         if not files:
             return iter(())
         schema = parquet_arrow_schema(
@@ -196,18 +183,23 @@ class FilesSource:
         columns = pick(schema)
         if columns is None:
             return None
-        majors = [
-            file.modified * FILES_PER_MILLISECOND + rank
-            for file, rank in zip(files, ranks(files), strict=True)
-        ]
-        with_majors = list(zip((file.path for file in files), majors, strict=True))
+        with_majors = [(file.path, major) for file, major in zip(files, majors(files), strict=True)]
         return read_arrow(self.filesystem, with_majors, schema, columns)
 
     def require(self, lower: Frontier | None, upper: Frontier) -> None:
         self._listing = float("-inf"), []
-        self._batch(lower, upper)
+        self.batch(lower, upper)
 
-    def _batch(self, lower: Frontier | None, upper: Frontier) -> list[LandedFile]:
+    def batch(self, lower: Frontier | None, upper: Frontier) -> list[LandedFile]:
+        """Return the files of a batch, in their order.
+
+        Args:
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+
+        Raises:
+            StreamError: some are gone.
+        """
         files = self._between(lower, upper, LISTING_SECONDS)
         if len(files) < upper["files"]:
             files = self._between(lower, upper)
@@ -233,17 +225,12 @@ class FilesSource:
             f.lit(False).alias("deleted"),
             f.lit(False).alias("truncated"),
         )
-        rows = frame.select("*", *where, change.alias(CHANGE))
-        return rows.drop(FILE) if self._by_line else rows
+        return frame.select("*", *where, change.alias(CHANGE))
 
     def _records(self, spark: SparkSession, files: Sequence[LandedFile]) -> DataFrame:
         """Return records with BAD; `_metadata` of their files can be selected."""
-        paths = [self._spark_path(file) for file in files]
+        paths = [self.path_of(file) for file in files]
         reader = spark.read.options(**self.options)
-        if self._by_line:
-            names = self._declared_schema(spark).fieldNames()
-            required = spelled_as(names, self.required)
-            return json_records(spark, paths, str(self.columns), names, required, self.options)
         if self.has_bad:
             reader = reader.schema(f"{self.columns}, {BAD} string")
             reader = reader.option("columnNameOfCorruptRecord", BAD).option("mode", "PERMISSIVE")
@@ -252,12 +239,6 @@ class FilesSource:
         elif self._has_file_schemas:
             reader = reader.schema(self._schema(spark, files[0]))
         return reader.format(self.file_format).load(paths)
-
-    @property
-    def _by_line(self) -> bool:
-        """Return whether each line of JSON is checked: for required columns, and its numbers."""
-        is_checked = bool(self.required) or has_numbers(self.columns or "")
-        return is_checked and self.file_format == "json" and are_lines(self.options)
 
     def _first_of(self, lower: Frontier | None, upper: Frontier | None) -> list[LandedFile]:
         """Return the file that the columns are taken from: a batch's first, or else the newest."""
@@ -298,7 +279,7 @@ class FilesSource:
         stored = self._footers.columns(file)
         cached, schema = self._schema_cache
         if schema is None or stored != cached:
-            schema = spark.read.options(**self.options).parquet(self._spark_path(file)).schema
+            schema = spark.read.options(**self.options).parquet(self.path_of(file)).schema
             self._schema_cache = stored, schema
         return schema
 
@@ -329,7 +310,8 @@ class FilesSource:
         rank = f.element_at(f.create_map(*pairs), path)
         return major + f.coalesce(rank.cast("bigint"), f.lit(0).cast("bigint"))
 
-    def _spark_path(self, file: LandedFile) -> str:
+    def path_of(self, file: LandedFile) -> str:
+        """Return the path of a file for Spark."""
         below = file.path.removeprefix(self.folder.rstrip("/"))
         return spark_path(self.path.rstrip("/") + below)
 
@@ -386,35 +368,11 @@ class FilesSource:
         return any(part.startswith(HIDDEN) for part in below)
 
 
-def files_source(
-    spec: Mapping[str, Any],
-    filesystem: fs.FileSystem,
-    folder: str,
-    required: Sequence[str] = (),
-) -> FilesSource:
-    """Return the source of a definition of type `files`.
+def majors(files: Sequence[LandedFile]) -> list[int]:
+    """Return the major of the changes in each file.
 
     Args:
-        spec: the definition, with `path` as a URL.
-        filesystem: of the folder, for PyArrow.
-        folder: the folder on that filesystem.
-        required: columns that a JSON record must have.
-
-    Raises:
-        StreamError: the definition has errors.
+        files: sorted by their time.
     """
-    file_format = str(spec.get("format") or "json")
-    if file_format not in FORMATS:
-        raise StreamError(f"{must_be_one_of('format', file_format, FORMATS)}.")
-    if not spec.get("columns") and file_format != "parquet":
-        raise StreamError(f"Files of {file_format} need `columns`, as `name type, name type`.")
-    return FilesSource(
-        path=str(spec["path"]),
-        filesystem=filesystem,
-        folder=folder,
-        file_format=file_format,
-        columns=spec.get("columns"),
-        options={str(k): str(v) for k, v in (spec.get("options") or {}).items()},
-        late_seconds=float(spec.get("late_seconds", 600.0)),
-        required=tuple(required),
-    )
+    ranked = zip(files, ranks(files), strict=True)
+    return [file.modified * FILES_PER_MILLISECOND + rank for file, rank in ranked]

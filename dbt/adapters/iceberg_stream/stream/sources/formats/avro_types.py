@@ -1,19 +1,14 @@
-"""Avro schemas as Spark's `from_avro` reads them, and the columns that their records become.
-
-Each schema is written again for Spark, with positions for names and only the logical types that
-are meant: names that Spark would take for equal, aliases and properties cannot disturb it.
-"""
+"""Avro schemas, and the columns that their records become."""
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
-from pyspark.sql import types as t
+import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.stream.sources.formats.record_types import avro_members
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_columns import member_field
@@ -26,27 +21,37 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import (
     Struct,
     require_distinct,
 )
+from dbt.adapters.iceberg_stream.stream.sources.formats.values import (
+    INSTANT,
+    INSTANT_TEXT,
+    LOCAL,
+    MILLIS,
+    NANOS,
+    UNSCALED,
+    UUID_BYTES,
+)
 
 NAMED_TYPES = ("record", "error", "enum", "fixed")
-# Bytes after each message that show that its record ends where its schema ends.
-END = "CAFED00D"
-PRIMITIVES: dict[str, t.DataType] = {
-    "boolean": t.BooleanType(),
-    "int": t.IntegerType(),
-    "long": t.LongType(),
-    "float": t.FloatType(),
-    "double": t.DoubleType(),
-    "string": t.StringType(),
-    "bytes": t.BinaryType(),
+PRIMITIVES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
 }
-TIMESTAMP, TIMESTAMP_NTZ = t.TimestampType(), t.TimestampNTZType()
-# Logical types that Spark reads as such, by Avro's type.
-LOGICAL: dict[tuple[str, str], t.DataType] = {
-    ("int", "date"): t.DateType(),
-    ("long", "timestamp-millis"): TIMESTAMP,
-    ("long", "timestamp-micros"): TIMESTAMP,
-    ("long", "local-timestamp-millis"): TIMESTAMP_NTZ,
-    ("long", "local-timestamp-micros"): TIMESTAMP_NTZ,
+# Logical types, by Avro's type: the column's type, and the form of the values.
+LOGICAL: dict[tuple[str, str], tuple[pa.DataType, str]] = {
+    ("int", "date"): (pa.date32(), ""),
+    ("long", "timestamp-millis"): (INSTANT, MILLIS),
+    ("long", "timestamp-micros"): (INSTANT, ""),
+    ("long", "timestamp-nanos"): (INSTANT, NANOS),
+    ("long", "local-timestamp-millis"): (LOCAL, MILLIS),
+    ("long", "local-timestamp-micros"): (LOCAL, ""),
+    ("long", "local-timestamp-nanos"): (LOCAL, NANOS),
+    ("string", "zoned-timestamp"): (INSTANT, INSTANT_TEXT),
+    ("fixed", "uuid"): (pa.string(), UUID_BYTES),
 }
 # Names of Kafka Connect's types, with the logical types that they are the same as. Debezium's
 # Timestamps are those of columns without a time zone.
@@ -60,24 +65,11 @@ CONNECT = {
     "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
     "org.apache.kafka.connect.data.Decimal": "decimal",
 }
-MICROS = "({x} div 1000 - if({x} % 1000 < 0, 1, 0))"
-# SQL of values that Spark reads as a number, text or bytes only.
-CONVERTED: dict[tuple[str, str], tuple[t.DataType, str]] = {
-    ("long", "timestamp-nanos"): (TIMESTAMP, f"timestamp_micros({MICROS})"),
-    ("long", "local-timestamp-nanos"): (
-        TIMESTAMP_NTZ,
-        f"timestampadd(MICROSECOND, {MICROS}, timestamp_ntz'1970-01-01 00:00:00')",
-    ),
-    ("string", "zoned-timestamp"): (TIMESTAMP, "try_cast({x} as timestamp)"),
-    ("fixed", "uuid"): (
-        t.StringType(),
-        r"lower(regexp_replace(hex({x}), '^(.{8})(.{4})(.{4})(.{4})(.{12})$', '$1-$2-$3-$4-$5'))",
-    ),
-}
+NO_BYTES = json.dumps({"type": "fixed", "size": 0})
 # Months, days and milliseconds. Iceberg has no type for them.
 DURATION = ("fixed", "duration", 12)
 MOST_DIGITS = 38
-# Pairs of primitive types, which Spark reads as the wider one.
+# Pairs of primitive types, which are read as the wider one.
 WIDENED_UNIONS = {frozenset(("int", "long")): "long", frozenset(("float", "double")): "double"}
 
 
@@ -86,26 +78,21 @@ class AvroScalar(Scalar):
     """A type without parts.
 
     Attributes:
-        avro: the type for Spark, without a name.
+        avro: the type without its logical type and its name, in JSON.
     """
 
     avro: str
 
     @property
     def primitive(self) -> str:
-        """The type without its logical type: a primitive one, `enum` or `fixed`."""
+        """The type without its parameters: a primitive one, `enum` or `fixed`."""
         avro = json.loads(self.avro)
         return str(avro["type"] if isinstance(avro, dict) else avro)
-
-    @property
-    def size(self) -> int:
-        """The bytes of a `fixed`."""
-        return int(json.loads(self.avro)["size"])
 
 
 @dataclass(frozen=True)
 class Union(Struct):
-    """A union of several types, which Spark reads as a struct of its members.
+    """A union of several types, which becomes a struct of its members.
 
     Attributes:
         null_at: position of `null`; None if it has none.
@@ -114,13 +101,12 @@ class Union(Struct):
 
     null_at: int | None = None
     types: tuple[str, ...] = ()
-    prefix: ClassVar[str] = "member"
 
     @property
-    def column(self) -> t.StructType:
+    def column(self) -> pa.StructType:
         """The column's type, whose fields know the names of the members' types."""
-        fields = zip(super().column.fields, self.types, strict=True)
-        return t.StructType([member_field(f.name, f.dataType, name) for f, name in fields])
+        fields = zip(super().column, self.types, strict=True)
+        return pa.struct([member_field(f.name, f.type, name) for f, name in fields])
 
 
 @dataclass(frozen=True)
@@ -134,48 +120,6 @@ class NullUnion(Nullable):
 
     null_at: int | None = None
     union: tuple[str, ...] = ()
-
-
-def emit(node: Node, names: Iterator[int]) -> Any:
-    """Return the schema of a type for Spark.
-
-    Args:
-        node: the type.
-        names: numbers for names that are unique in the whole schema.
-    """
-    if isinstance(node, Struct):
-        emitted = ["null" if kind is None else emit(kind, names) for _, kind in node.fields]
-        if isinstance(node, Union):
-            return _with_null(emitted, node.null_at)
-        fields = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(emitted)]
-        return {"type": "record", "name": f"n{next(names)}", "fields": fields}
-    if isinstance(node, NullUnion):
-        others = list(node.union) if node.union else [emit(node.node, names)]
-        return _with_null(others, node.null_at)
-    if isinstance(node, Items):
-        kind, part = ("map", "values") if node.is_map else ("array", "items")
-        return {"type": kind, part: emit(node.node, names)}
-    assert isinstance(node, AvroScalar)
-    written = json.loads(node.avro)
-    if isinstance(written, dict) and written["type"] in ("enum", "fixed"):
-        return {**written, "name": f"n{next(names)}"}
-    return written
-
-
-def _with_null(types: list[Any], null_at: int | None) -> list[Any]:
-    return types if null_at is None else [*types[:null_at], "null", *types[null_at:]]
-
-
-def schema_for_spark(record: Struct) -> str:
-    """Return the Avro schema that Spark reads a message and the bytes END with.
-
-    Args:
-        record: the message's type.
-    """
-    names = itertools.count()
-    end = {"type": "fixed", "name": "end_mark", "size": len(END) // 2}
-    fields = [{"name": "r", "type": emit(record, names)}, {"name": "end", "type": end}]
-    return json.dumps({"type": "record", "name": "message", "fields": fields})
 
 
 @lru_cache(maxsize=1024)
@@ -236,7 +180,7 @@ class _Parser:
             if schema == "null":
                 return None
             if schema in PRIMITIVES:
-                return AvroScalar(PRIMITIVES[schema], avro=json.dumps(schema))
+                return _primitive(schema)
             return self._reference(schema, namespace, path)
         kind = schema["type"]
         if not isinstance(kind, str):
@@ -247,7 +191,9 @@ class _Parser:
             part = self.parse(schema["items" if kind == "array" else "values"], namespace, path)
             if part is None:
                 raise SchemaError(f"has {'an array' if kind == 'array' else 'a map'} of nulls only")
-            return Items(part, t.StringType() if kind == "map" else None)
+            if not _has_bytes(part):
+                raise SchemaError("has an array of records without values")
+            return Items(part, pa.string() if kind == "map" else None)
         if kind in PRIMITIVES:
             return _scalar(kind, schema)
         return self.parse(kind, namespace, path)
@@ -274,7 +220,7 @@ class _Parser:
         schema, namespace = self._named[full]
         if schema["type"] == "enum":
             avro = {"type": "enum", "symbols": schema["symbols"]}
-            return AvroScalar(t.StringType(), avro=json.dumps(avro))
+            return AvroScalar(pa.string(), avro=json.dumps(avro))
         if schema["type"] == "fixed":
             return _scalar("fixed", schema)
         if full in path:
@@ -296,8 +242,7 @@ class _Parser:
             return NullUnion(members[0], null_at)
         plain = tuple(kind for kind in schema if isinstance(kind, str) and kind != "null")
         if (wide := WIDENED_UNIONS.get(frozenset(plain))) and len(plain) == len(members):
-            widest = AvroScalar(PRIMITIVES[wide], avro=json.dumps(wide))
-            return NullUnion(widest, null_at, plain)
+            return NullUnion(_primitive(wide), null_at, plain)
         named = tuple((f"member{number}", node) for number, node in enumerate(members))
         types = tuple(self._type_name(kind, namespace) for kind in schema if kind != "null")
         return Union(named, null_at, types)
@@ -310,14 +255,28 @@ class _Parser:
         return self._keep(schema, namespace)[0] if kind in NAMED_TYPES else str(kind)
 
 
+def _has_bytes(node: Node | None) -> bool:
+    """Return whether values take at least a byte of a message."""
+    if isinstance(node, Struct) and not isinstance(node, Union):
+        return any(_has_bytes(part) for _, part in node.fields)
+    if isinstance(node, NullUnion):
+        return node.null_at is not None or bool(node.union) or _has_bytes(node.node)
+    return node is not None and getattr(node, "avro", "") != NO_BYTES
+
+
+def _primitive(kind: str) -> AvroScalar:
+    return AvroScalar(PRIMITIVES[kind], avro=json.dumps(kind))
+
+
 def _scalar(kind: str, schema: Mapping[str, Any]) -> AvroScalar:
     """Return the node of a primitive or fixed type with its logical type, or Connect's."""
     connect = str(schema.get("connect.name") or "")
     logical = CONNECT.get(connect) or str(schema.get("logicalType") or "")
-    avro: dict[str, Any] = {"type": kind}
+    avro: Any = kind
     if kind == "fixed":
-        avro["size"] = schema["size"]
-    column = PRIMITIVES["bytes" if kind == "fixed" else kind]
+        avro = {"type": "fixed", "size": schema["size"]}
+    written = json.dumps(avro)
+    read = PRIMITIVES["bytes" if kind == "fixed" else kind]
     if logical == "decimal" and kind in ("bytes", "fixed"):
         parameters = schema.get("connect.parameters") or {}
         scale = int(schema.get("scale") or parameters.get("scale") or 0)
@@ -326,15 +285,11 @@ def _scalar(kind: str, schema: Mapping[str, Any]) -> AvroScalar:
         # Avro ignores a decimal that has more digits than its bytes.
         fits = kind == "bytes" or precision < len(str(2 ** (8 * int(schema["size"]) - 1)))
         if 0 <= scale <= precision and fits:
-            avro |= {"logicalType": "decimal", "precision": precision, "scale": scale}
-            column = t.DecimalType(precision, scale)
-        return AvroScalar(column, avro=json.dumps(avro))
+            return AvroScalar(pa.decimal128(precision, scale), read, UNSCALED, avro=written)
+        return AvroScalar(read, avro=written)
     if (kind, logical, schema.get("size")) == DURATION:
-        return AvroScalar(column, refused="a duration", avro=json.dumps(avro))
-    if (kind, logical) in LOGICAL:
-        avro["logicalType"] = logical
-        return AvroScalar(LOGICAL[kind, logical], avro=json.dumps(avro))
-    if (kind, logical) in CONVERTED and (kind != "fixed" or schema["size"] == 16):
-        column, sql = CONVERTED[kind, logical]
-        return AvroScalar(column, sql, avro=json.dumps(avro))
-    return AvroScalar(column, avro=json.dumps(avro))
+        return AvroScalar(read, refused="a duration", avro=written)
+    if (kind, logical) in LOGICAL and (kind != "fixed" or schema["size"] == 16):
+        column, form = LOGICAL[kind, logical]
+        return AvroScalar(column, read, form, avro=written)
+    return AvroScalar(read, avro=written)

@@ -6,7 +6,7 @@ Before the record of such a message is its index: the number of its type in the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,8 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.record_types import (
     avro_names,
     named,
 )
-from dbt.adapters.iceberg_stream.stream.sources.formats.schema_format import Writer
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import SchemaError
-from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import (
-    schema_header,
-    zigzag_bytes,
-)
 
 
 @dataclass(frozen=True)
@@ -37,16 +32,6 @@ class UnionMember:
     index: int
     null_index: int | None = None
     other_indexes: tuple[int, ...] = ()
-
-    @property
-    def prefix(self) -> bytes:
-        """What is between the header of a message and its record."""
-        return zigzag_bytes(self.index)
-
-    @property
-    def other_prefixes(self) -> tuple[bytes, ...]:
-        """What follows the headers of messages that are skipped; none begins with another."""
-        return tuple(map(zigzag_bytes, self.other_indexes))
 
 
 def record_indexes(schema: RegisteredSchema) -> dict[str, int] | None:
@@ -109,17 +94,3 @@ def union_member(schema: RegisteredSchema, record: str | None, key: str) -> Unio
     null_index = members.index("null") if "null" in members else None
     others = () if record is None else range(len(members))
     return UnionMember(index, null_index, tuple(n for n in others if n not in (index, null_index)))
-
-
-def null_messages(writers: Iterable[Writer]) -> Sequence[bytes]:
-    """Return the messages that are null, and thereby the same as messages without a value.
-
-    Args:
-        writers: schemas in Avro.
-    """
-    return [
-        schema_header(number) + zigzag_bytes(writer.layout.null_index)
-        for writer in writers
-        if isinstance(writer.layout, UnionMember) and writer.layout.null_index is not None
-        for number in writer.ids
-    ]

@@ -7,19 +7,18 @@ a `$ref`, or without `type`. Keywords that only restrict values, such as `patter
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from pyspark.sql import types as t
+import pyarrow as pa
 from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT7, specification_with
 
 from dbt.adapters.iceberg_stream.stream.sources.formats.avro_types import (
     CONNECT,
-    CONVERTED,
     MOST_DIGITS,
 )
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import Reference
@@ -31,9 +30,19 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import (
     Struct,
     require_distinct,
 )
+from dbt.adapters.iceberg_stream.stream.sources.formats.values import (
+    BASE64,
+    CONNECT_NUMBER,
+    DATE_TEXT,
+    INSTANT,
+    INSTANT_TEXT,
+    LOCAL,
+    MILLIS,
+    NANOS,
+    SINGLE,
+)
 
-INTEGER, BIGINT, STRING, BINARY = t.IntegerType(), t.LongType(), t.StringType(), t.BinaryType()
-DATE, TIMESTAMP, TIMESTAMP_NTZ = t.DateType(), t.TimestampType(), t.TimestampNTZType()
+INTEGER, BIGINT, STRING, BINARY = pa.int32(), pa.int64(), pa.string(), pa.binary()
 UNIONS = ("oneOf", "anyOf", "allOf")
 # Keywords that say of which type values are.
 TYPED = ("type", "properties", "additionalProperties", "items", "prefixItems", "enum", "const")
@@ -42,92 +51,38 @@ ANY = "values of any type"
 TYPE_NAMES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 TYPE_NAMES |= {dict: "object", list: "array"}
 # Types of Kafka Connect's converter, in `connect.type`.
-CONNECT_TYPES: dict[str, t.DataType] = {
+CONNECT_TYPES: dict[str, pa.DataType] = {
     "int8": INTEGER,
     "int16": INTEGER,
     "int32": INTEGER,
-    "float32": t.FloatType(),
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class JsonScalar(Scalar):
-    """A type without parts.
-
-    Attributes:
-        read: the type that a message is read with: of a decimal, of its bytes.
-    """
-
-    read: t.DataType
-
-
-def is_decimal(node: Scalar) -> bool:
-    """Return whether values are Connect's decimals, which are bytes or numbers in JSON."""
-    return isinstance(node.column, t.DecimalType)
-
-
-def has_decimals(node: Node | None) -> bool:
-    """Return whether a type is, or contains, Connect's decimals."""
-    if isinstance(node, Struct):
-        return any(has_decimals(part) for _, part in node.fields)
-    if isinstance(node, Items):
-        return has_decimals(node.node)
-    return isinstance(node, JsonScalar) and is_decimal(node)
-
-
-def with_scalars(node: Node, replaced: Callable[[JsonScalar], Scalar]) -> Node:
-    """Return a type with other scalars.
-
-    Args:
-        node: the type.
-        replaced: returns what is in place of a scalar.
-    """
-    if isinstance(node, Struct):
-        fields = ((n, None if p is None else with_scalars(p, replaced)) for n, p in node.fields)
-        return Struct(tuple(fields))
-    if isinstance(node, Items):
-        return Items(with_scalars(node.node, replaced), node.key)
-    assert isinstance(node, JsonScalar)
-    return replaced(node)
-
-
-def _plain(kind: t.DataType) -> JsonScalar:
-    return JsonScalar(kind, read=kind)
-
-
-def _refused(what: str) -> JsonScalar:
+def _refused(what: str) -> Scalar:
     """Return a type that only a definition makes a column: as text, the value's JSON."""
-    return JsonScalar(STRING, refused=what, read=STRING)
+    return Scalar(STRING, refused=what)
 
 
-# SQL of values that are numbers in JSON. Those too large for a column are null.
-DAYS = "date_from_unix_date({x})"
-MILLIS = "timestamp_micros(try_multiply({x}, 1000L))"
-LOCAL_MICROS = "timestampadd(MICROSECOND, {x}, timestamp_ntz'1970-01-01 00:00:00')"
-LOCAL_MILLIS = LOCAL_MICROS.replace("{x}", "try_multiply({x}, 1000L)")
-# Arrow's units of numbers, by the SQL of the values.
-UNITS = {MILLIS: "ms", LOCAL_MILLIS: "ms", LOCAL_MICROS: "us"}
-LOCAL_NANOS = CONVERTED["long", "local-timestamp-nanos"][1]
 # Types of Connect and Debezium, by the type in JSON and their logical type in Avro.
 LOGICAL = {
-    ("integer", "date"): JsonScalar(DATE, DAYS, read=INTEGER),
-    ("integer", "timestamp-millis"): JsonScalar(TIMESTAMP, MILLIS, read=BIGINT),
-    ("integer", "local-timestamp-millis"): JsonScalar(TIMESTAMP_NTZ, LOCAL_MILLIS, read=BIGINT),
-    ("integer", "local-timestamp-micros"): JsonScalar(TIMESTAMP_NTZ, LOCAL_MICROS, read=BIGINT),
-    ("integer", "local-timestamp-nanos"): JsonScalar(TIMESTAMP_NTZ, LOCAL_NANOS, read=BIGINT),
-    ("string", "zoned-timestamp"): _plain(TIMESTAMP),
+    ("integer", "date"): Scalar(pa.date32(), INTEGER),
+    ("integer", "timestamp-millis"): Scalar(INSTANT, BIGINT, MILLIS),
+    ("integer", "local-timestamp-millis"): Scalar(LOCAL, BIGINT, MILLIS),
+    ("integer", "local-timestamp-micros"): Scalar(LOCAL, BIGINT),
+    ("integer", "local-timestamp-nanos"): Scalar(LOCAL, BIGINT, NANOS),
+    ("string", "zoned-timestamp"): Scalar(INSTANT, STRING, INSTANT_TEXT),
 }
 # Types by the type in JSON and its `format`. Java's dates are numbers of milliseconds by default.
 FORMATS = {
-    ("string", "date"): _plain(DATE),
-    ("string", "date-time"): _plain(TIMESTAMP),
+    ("string", "date"): Scalar(pa.date32(), STRING, DATE_TEXT),
+    ("string", "date-time"): Scalar(INSTANT, STRING, INSTANT_TEXT),
     ("integer", "utc-millisec"): LOGICAL["integer", "timestamp-millis"],
 }
-SCALARS: dict[str, t.DataType] = {
+SCALARS: dict[str, pa.DataType] = {
     "string": STRING,
     "integer": BIGINT,
-    "number": t.DoubleType(),
-    "boolean": t.BooleanType(),
+    "number": pa.float64(),
+    "boolean": pa.bool_(),
 }
 
 
@@ -152,7 +107,7 @@ def parse_json_schema(text: str, references: tuple[Reference, ...] = ()) -> Stru
     except (json.JSONDecodeError, LookupError, TypeError, AttributeError, ValueError) as error:
         raise SchemaError(f"is no JSON Schema ({error!r})") from error
     if not isinstance(record, Struct):
-        what = record.refused if isinstance(record, JsonScalar) else ""
+        what = record.refused if isinstance(record, Scalar) else ""
         described = f"of {what}" if what else "not of an object with `properties`"
         raise SchemaError(f"is {described}, so it has no columns. Set the source's `columns`")
     return record
@@ -281,7 +236,7 @@ def _sorted(properties: Mapping[str, Any]) -> Sequence[str]:
     return sorted(positions, key=lambda name: positions[name])
 
 
-def _scalar(kind: str, schema: Mapping[str, Any]) -> JsonScalar:
+def _scalar(kind: str, schema: Mapping[str, Any]) -> Scalar:
     logical = CONNECT.get(str(schema.get("title")), "")
     connect = str(schema.get("connect.type"))
     if logical == "decimal" and kind in ("string", "number"):
@@ -289,17 +244,19 @@ def _scalar(kind: str, schema: Mapping[str, Any]) -> JsonScalar:
     if scalar := LOGICAL.get((kind, logical)) or FORMATS.get((kind, str(schema.get("format")))):
         return scalar
     if kind == "string" and connect == "bytes":
-        return _plain(BINARY)
+        return Scalar(BINARY, STRING, BASE64)
     if kind not in SCALARS:
         return _refused(f"values of the type `{kind}`")
-    return _plain(CONNECT_TYPES.get(connect, SCALARS[kind]))
+    if connect == "float32":
+        return Scalar(pa.float32(), BINARY, SINGLE)
+    return Scalar(CONNECT_TYPES.get(connect, SCALARS[kind]))
 
 
-def _decimal(schema: Mapping[str, Any]) -> JsonScalar:
+def _decimal(schema: Mapping[str, Any]) -> Scalar:
     """Return the type of Connect's decimals; of a precision of 64 unless the source knows one."""
     parameters = schema.get("connect.parameters") or {}
     scale = int(parameters.get("scale") or 0)
     precision = min(MOST_DIGITS, int(parameters.get("connect.decimal.precision") or MOST_DIGITS))
     if not 0 <= scale <= precision:
         return _refused(f"decimals of the scale {scale}")
-    return JsonScalar(t.DecimalType(precision, scale), read=BINARY)
+    return Scalar(pa.decimal128(precision, scale), BINARY, CONNECT_NUMBER)

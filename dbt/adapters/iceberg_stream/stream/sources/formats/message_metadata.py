@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be
-from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 
 FIELDS = ("key", "topic", "partition", "offset", "timestamp", "headers")
-# Column of frames with these fields of a message, while it is decoded.
-METADATA = "__stream_metadata"
+HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "headers": HEADERS,
+}
 
 
 @dataclass(frozen=True)
@@ -48,32 +57,14 @@ class MetadataColumns:
         return [name for name, _ in self.columns]
 
     @property
+    def schema(self) -> pa.Schema:
+        """The columns with their types."""
+        return pa.schema([(name, TYPES[field]) for name, field in self.columns])
+
+    @property
     def fields(self) -> list[str]:
         """The fields that the columns take, each once."""
         return [field for field in FIELDS if any(field == own for _, own in self.columns)]
-
-    @property
-    def packed_sql(self) -> list[str]:
-        """SQL of METADATA, from the columns of Spark's Kafka source; none if no column takes it."""
-        pairs = ", ".join(f"'{field}', {quote(field)}" for field in self.fields)
-        return [f"named_struct({pairs}) as {METADATA}"] if pairs else []
-
-    @property
-    def carried(self) -> list[str]:
-        """METADATA, if a column takes it."""
-        return [METADATA] if self.columns else []
-
-    def unpacked_sql(self, others: Sequence[str]) -> list[str]:
-        """Return SQL of the columns, from METADATA.
-
-        Args:
-            others: the columns of the record.
-
-        Raises:
-            StreamError: the record has a column of the same name.
-        """
-        self.require_other_names(others)
-        return [f"{METADATA}.{quote(field)} as {quote(name)}" for name, field in self.columns]
 
     def require_other_names(self, others: Sequence[str]) -> None:
         """Raise StreamError if a record has a column of the same name.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from pyspark.sql import types as t
 
 from dbt.adapters.iceberg_stream.stream.sources.formats.protobuf_schemas import (
     compiled_files,
@@ -19,9 +19,10 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import (
     Struct,
     require_distinct,
 )
+from dbt.adapters.iceberg_stream.stream.sources.formats.values import INSTANT
 
-INTEGER, BIGINT = t.IntegerType(), t.LongType()
-SCALARS: dict[int, t.DataType] = {
+INTEGER, BIGINT = pa.int32(), pa.int64()
+SCALARS: dict[int, pa.DataType] = {
     FieldDescriptor.TYPE_INT32: INTEGER,
     FieldDescriptor.TYPE_SINT32: INTEGER,
     FieldDescriptor.TYPE_SFIXED32: INTEGER,
@@ -31,22 +32,22 @@ SCALARS: dict[int, t.DataType] = {
     FieldDescriptor.TYPE_SINT64: BIGINT,
     FieldDescriptor.TYPE_SFIXED64: BIGINT,
     # No wider integer takes all of them.
-    FieldDescriptor.TYPE_UINT64: t.DecimalType(20, 0),
-    FieldDescriptor.TYPE_FIXED64: t.DecimalType(20, 0),
-    FieldDescriptor.TYPE_FLOAT: t.FloatType(),
-    FieldDescriptor.TYPE_DOUBLE: t.DoubleType(),
-    FieldDescriptor.TYPE_BOOL: t.BooleanType(),
-    FieldDescriptor.TYPE_STRING: t.StringType(),
-    FieldDescriptor.TYPE_ENUM: t.StringType(),
-    FieldDescriptor.TYPE_BYTES: t.BinaryType(),
+    FieldDescriptor.TYPE_UINT64: pa.decimal128(20, 0),
+    FieldDescriptor.TYPE_FIXED64: pa.decimal128(20, 0),
+    FieldDescriptor.TYPE_FLOAT: pa.float32(),
+    FieldDescriptor.TYPE_DOUBLE: pa.float64(),
+    FieldDescriptor.TYPE_BOOL: pa.bool_(),
+    FieldDescriptor.TYPE_STRING: pa.string(),
+    FieldDescriptor.TYPE_ENUM: pa.string(),
+    FieldDescriptor.TYPE_BYTES: pa.binary(),
 }
 # Messages that become something else than a struct of their fields. Google's Struct contains
 # itself, so it becomes JSON.
-MESSAGES: dict[str, t.DataType] = {
-    "google.protobuf.Timestamp": t.TimestampType(),
-    "google.protobuf.Struct": t.StringType(),
-    "google.protobuf.Value": t.StringType(),
-    "google.protobuf.ListValue": t.StringType(),
+MESSAGES: dict[str, pa.DataType] = {
+    "google.protobuf.Timestamp": INSTANT,
+    "google.protobuf.Struct": pa.string(),
+    "google.protobuf.Value": pa.string(),
+    "google.protobuf.ListValue": pa.string(),
 }
 WRAPPERS = {
     f"google.protobuf.{kind}Value"
@@ -112,7 +113,7 @@ def _value(field: FieldDescriptor, path: tuple[str, ...]) -> Node | None:
     return _struct(message, path)
 
 
-def _decimal(field: FieldDescriptor) -> t.DecimalType | None:
+def _decimal(field: FieldDescriptor) -> pa.Decimal128Type | None:
     """Return the type that a field's options name; None if they name none."""
     options = _options()
     options.ParseFromString(field.GetOptions().SerializeToString())
@@ -121,7 +122,7 @@ def _decimal(field: FieldDescriptor) -> t.DecimalType | None:
     if not (precision.isdecimal() and scale.isdecimal()):
         return None
     fits = 0 < int(precision) <= MOST_DIGITS and int(scale) <= int(precision)
-    return t.DecimalType(int(precision), int(scale)) if fits else None
+    return pa.decimal128(int(precision), int(scale)) if fits else None
 
 
 def _options() -> Message:

@@ -15,6 +15,7 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import (
     Reference,
     RegisteredSchema,
 )
+from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import SchemaError
 
 AVRO_PRIMITIVES = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 
@@ -61,7 +62,6 @@ def record_names(schema: RegisteredSchema) -> tuple[str, ...] | None:
         message_indexes,
         read_files,
     )
-    from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import SchemaError
 
     try:
         if schema.kind == "PROTOBUF":
@@ -138,6 +138,26 @@ def avro_names(schema: Any) -> Iterator[str]:
         yield name if "." in name or not namespace else f"{namespace}.{name}"
     elif isinstance(schema, dict) and isinstance(schema.get("type"), list | dict):
         yield from avro_names(schema["type"])
+
+
+def require_record_type(schema: RegisteredSchema, record: str | None) -> None:
+    """Check that a JSON Schema of a record type is of no other ones, too.
+
+    Args:
+        schema: the schema, which has the record type.
+        record: the title of the record type; None for any.
+
+    Raises:
+        SchemaError: it is a union of record types: nothing in a message says of which one it is.
+    """
+    names = record_names(schema)
+    if record is None or names == (record,) or json.loads(schema.text).get("title") == record:
+        return
+    types = named(names) if names else "types of which one has no `title`"
+    raise SchemaError(
+        f"is a union of {types}, and JSON does not say which one a message is of. Remove the "
+        "source's `record`, and choose rows by a field in the model's query"
+    )
 
 
 def named(names: Iterable[str]) -> str:

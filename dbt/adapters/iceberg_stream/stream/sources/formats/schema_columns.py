@@ -1,12 +1,11 @@
-"""Columns that the records of several schemas become, and SQL of their values."""
+"""Columns that the records of several schemas become."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from pyspark.sql import types as t
+import pyarrow as pa
 
-from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import (
     Items,
     Node,
@@ -14,23 +13,19 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import (
     Scalar,
     SchemaError,
     Struct,
+    list_of,
     unwrap,
 )
-from dbt.adapters.iceberg_stream.stream.sources.type_sql import type_sql
 
 WIDER = {
-    (t.IntegerType(), t.LongType()): t.LongType(),
-    (t.FloatType(), t.DoubleType()): t.DoubleType(),
+    (pa.int32(), pa.int64()): pa.int64(),
+    (pa.float32(), pa.float64()): pa.float64(),
 }
-# Kinds of types that Spark can cast to each other; to text it can cast all.
-NUMBERS = (t.NumericType, t.BooleanType)
-TIMES = (t.DateType, t.TimestampType, t.TimestampNTZType)
 # Metadata of a field that is a member of a union: the name of its type.
-MEMBER = "member"
-NULL = "cast(null as {})"
+MEMBER = b"member"
 
 
-def widened(old: t.DataType, new: t.DataType, field: str = "") -> t.DataType:
+def widened(old: pa.DataType, new: pa.DataType, field: str = "") -> pa.DataType:
     """Return a type that takes the values of two, as Iceberg widens columns.
 
     Args:
@@ -41,36 +36,45 @@ def widened(old: t.DataType, new: t.DataType, field: str = "") -> t.DataType:
     Raises:
         SchemaError: there is no such type.
     """
-    if isinstance(old, t.StructType) and isinstance(new, t.StructType):
+    if isinstance(old, pa.StructType) and isinstance(new, pa.StructType):
         return _widened_struct(old, new, field)
-    if isinstance(old, t.ArrayType) and isinstance(new, t.ArrayType):
-        return t.ArrayType(widened(old.elementType, new.elementType, f"{field}.element"))
-    if isinstance(old, t.MapType) and isinstance(new, t.MapType) and old.keyType == new.keyType:
-        values = widened(old.valueType, new.valueType, f"{field}.value")
-        return t.MapType(old.keyType, values)
-    if isinstance(old, t.DecimalType) and isinstance(new, t.DecimalType) and old.scale == new.scale:
+    if isinstance(old, pa.ListType) and isinstance(new, pa.ListType):
+        return list_of(widened(old.value_type, new.value_type, f"{field}.element"))
+    if isinstance(old, pa.MapType) and isinstance(new, pa.MapType) and old.key_type == new.key_type:
+        values = widened(old.item_type, new.item_type, f"{field}.value")
+        return pa.map_(old.key_type, values)
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new) and old.scale == new.scale:
         return old if old.precision >= new.precision else new
     wider = old if old == new else WIDER.get((old, new)) or WIDER.get((new, old))
     if wider is None:
         raise SchemaError(
-            f"has `{field}` as {new.simpleString()}, which is {old.simpleString()} in the other "
-            "schemas. Set the source's `columns` to choose its type"
+            f"has `{field}` as {type_name(new)}, which is {type_name(old)} in the other schemas. "
+            "Set the source's `columns` to choose its type"
         )
     return wider
 
 
-def member_field(name: str, kind: t.DataType, type_name: str) -> t.StructField:
+def type_name(kind: pa.DataType) -> str:
+    """Return a type as SQL names it."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return str(from_arrow_type(kind, prefer_timestamp_ntz=True).simpleString())
+
+
+def member_field(name: str, kind: pa.DataType, member: str) -> pa.Field:
     """Return the field of a member of a union.
 
     Args:
         name: by the member's position.
         kind: of its values.
-        type_name: the name by which Avro matches members of two unions.
+        member: the name of its type, by which Avro matches members of two unions.
     """
-    return t.StructField(name, kind, metadata={MEMBER: type_name})
+    return pa.field(name, kind, metadata={MEMBER: member})
 
 
-def require_same_members(old: t.DataType, new: t.DataType, target: t.DataType, field: str) -> None:
+def require_same_members(
+    old: pa.DataType, new: pa.DataType, target: pa.DataType, field: str
+) -> None:
     """Check that a column takes the members of a union from the same types of two schemas.
 
     Args:
@@ -82,32 +86,30 @@ def require_same_members(old: t.DataType, new: t.DataType, target: t.DataType, f
     Raises:
         SchemaError: the types of a union have other positions.
     """
-    if isinstance(target, t.StringType):
+    if pa.types.is_string(target):
         target = new  # the value's JSON has the names of all members
-    if isinstance(old, t.StructType) and isinstance(new, t.StructType):
+    if isinstance(old, pa.StructType) and isinstance(new, pa.StructType):
         _require_prefix(old, new, field)
-        assert isinstance(target, t.StructType)
-        by_names = [{f.name.lower(): f.dataType for f in own.fields} for own in (old, new)]
-        for wanted in target.fields:
+        assert isinstance(target, pa.StructType)
+        by_names = [{f.name.lower(): f.type for f in own} for own in (old, new)]
+        for wanted in target:
             kinds = [own.get(wanted.name.lower()) for own in by_names]
             if kinds[0] is not None and kinds[1] is not None:
                 path = f"{field}.{wanted.name}" if field else wanted.name
-                require_same_members(kinds[0], kinds[1], wanted.dataType, path)
-    elif isinstance(old, t.ArrayType) and isinstance(new, t.ArrayType):
-        assert isinstance(target, t.ArrayType)
-        parts = old.elementType, new.elementType, target.elementType
+                require_same_members(kinds[0], kinds[1], wanted.type, path)
+    elif isinstance(old, pa.ListType) and isinstance(new, pa.ListType):
+        assert isinstance(target, pa.ListType)
+        parts = old.value_type, new.value_type, target.value_type
         require_same_members(*parts, f"{field}.element")
-    elif isinstance(old, t.MapType) and isinstance(new, t.MapType):
-        assert isinstance(target, t.MapType)
-        parts = old.valueType, new.valueType, target.valueType
+    elif isinstance(old, pa.MapType) and isinstance(new, pa.MapType):
+        assert isinstance(target, pa.MapType)
+        parts = old.item_type, new.item_type, target.item_type
         require_same_members(*parts, f"{field}.value")
 
 
-def _require_prefix(old: t.StructType, new: t.StructType, field: str) -> None:
+def _require_prefix(old: pa.StructType, new: pa.StructType, field: str) -> None:
     """Check that one of two unions begins with the other; structs that are none are let pass."""
-    old_members, new_members = (
-        [own.metadata.get(MEMBER) for own in struct.fields] for struct in (old, new)
-    )
+    old_members, new_members = ([_member(own) for own in struct] for struct in (old, new))
     pairs = zip(old_members, new_members, strict=False)
     is_prefix = all(a == b or _is_moved(a, b, old_members, new_members) for a, b in pairs)
     if any((*old_members, *new_members)) and not (is_prefix and all((*old_members, *new_members))):
@@ -117,18 +119,23 @@ def _require_prefix(old: t.StructType, new: t.StructType, field: str) -> None:
         )
 
 
-def _widened_struct(old: t.StructType, new: t.StructType, field: str) -> t.StructType:
+def _member(field: pa.Field) -> str | None:
+    name = (field.metadata or {}).get(MEMBER)
+    return None if name is None else str(name, "utf-8")
+
+
+def _widened_struct(old: pa.StructType, new: pa.StructType, field: str) -> pa.StructType:
     _require_prefix(old, new, field)
-    by_name = {other.name.lower(): other for other in new.fields}
+    by_name = {other.name.lower(): other for other in new}
     prefix = f"{field}." if field else ""
     fields = []
-    for own in old.fields:
+    for own in old:
         other = by_name.pop(own.name.lower(), None)
-        kind = own.dataType
+        kind = own.type
         if other is not None:
-            kind = widened(kind, other.dataType, f"{prefix}{own.name}")
-        fields.append(t.StructField(own.name, kind, metadata=own.metadata))
-    return t.StructType([*fields, *by_name.values()])
+            kind = widened(kind, other.type, f"{prefix}{own.name}")
+        fields.append(own.with_type(kind))
+    return pa.struct([*fields, *by_name.values()])
 
 
 def _is_moved(
@@ -171,11 +178,11 @@ def require_columns(node: Node, field: str = "") -> None:
     elif node.refused:
         raise SchemaError(
             f"has `{field}` as {node.refused}, for which no column has a type. Set the source's "
-            f"`columns`, without the field or with it as {node.column.simpleString()}"
+            f"`columns`, without the field or with it as {type_name(node.column)}"
         )
 
 
-def require_castable(node: Node, target: t.DataType, field: str = "") -> None:
+def require_castable(node: Node, target: pa.DataType, field: str = "") -> None:
     """Check that values can be cast to a column's type, though maybe not each of them.
 
     Args:
@@ -187,146 +194,37 @@ def require_castable(node: Node, target: t.DataType, field: str = "") -> None:
         SchemaError: they cannot.
     """
     node = unwrap(node) or node
-    if isinstance(node, Struct) and isinstance(target, t.StructType):
-        for wanted in target.fields:
+    if isinstance(node, Struct) and isinstance(target, pa.StructType):
+        for wanted in target:
             if member := node.members.get(wanted.name.lower()):
                 path = f"{field}.{wanted.name}" if field else wanted.name
-                require_castable(member[1], wanted.dataType, path)
+                require_castable(member[1], wanted.type, path)
     elif isinstance(node, Items) and _is_alike(node, target):
-        assert isinstance(target, t.ArrayType | t.MapType)
-        part = target.valueType if isinstance(target, t.MapType) else target.elementType
+        assert isinstance(target, pa.ListType | pa.MapType)
+        part = target.item_type if isinstance(target, pa.MapType) else target.value_type
         require_castable(node.node, part, f"{field}.{'value' if node.is_map else 'element'}")
-    elif not isinstance(target, t.StringType) and not (
+    elif not pa.types.is_string(target) and not (
         isinstance(node, Scalar) and _is_castable(node.column, target)
     ):
         raise SchemaError(
-            f"has `{field}` as {node.column.simpleString()}, which cannot be cast to "
-            f"{target.simpleString()}. Correct the source's `columns`"
+            f"has `{field}` as {type_name(node.column)}, which cannot be cast to "
+            f"{type_name(target)}. Correct the source's `columns`"
         )
 
 
-def _is_alike(node: Items, target: t.DataType) -> bool:
+def _is_alike(node: Items, target: pa.DataType) -> bool:
     """Return whether both are arrays, or maps with the same type of keys."""
-    if isinstance(target, t.MapType):
-        return node.key == target.keyType
-    return isinstance(target, t.ArrayType) and not node.is_map
+    if isinstance(target, pa.MapType):
+        return node.key == target.key_type
+    return isinstance(target, pa.ListType) and not node.is_map
 
 
-def _is_castable(kind: t.DataType, target: t.DataType) -> bool:
-    if kind == target or isinstance(kind, t.StringType):
-        return not isinstance(target, (t.StructType, t.ArrayType, t.MapType))
-    groups = (NUMBERS, TIMES)
-    return any(isinstance(kind, group) and isinstance(target, group) for group in groups)
-
-
-def value_sql(node: Node, value: str, target: t.DataType, depth: int = 0) -> str:
-    """Return SQL of a column's value; null where it cannot be cast.
-
-    Args:
-        node: type of the value.
-        value: SQL of the value as it is read.
-        target: the column's type, which the type can be cast to.
-        depth: of nested arrays and maps, for the names of variables.
-    """
-    if isinstance(node, Nullable):
-        return value_sql(node.node, value, target, depth)
-    if isinstance(node, Scalar):
-        converted = node.sql.replace("{x}", value)
-        if node.column == target:
-            return converted
-        return f"try_cast({converted} as {type_sql(target)})"
-    if isinstance(target, t.StringType):
-        return f"to_json({value_sql(node, value, node.column, depth)})"
-    if isinstance(node, Struct):
-        assert isinstance(target, t.StructType)
-        pairs = field_values(node, value, target, depth)
-        fields = ", ".join(f"{sql} as {quote(name)}" for name, sql in pairs)
-        return f"if({value} is null, null, struct({fields}))"
-    item = f"x{depth}"
-    if isinstance(target, t.MapType):
-        inner = value_sql(node.node, item, target.valueType, depth + 1)
-        mapped = f"transform_values({value}, (k{depth}, {item}) -> {inner})"
-    else:
-        assert isinstance(target, t.ArrayType)
-        inner = value_sql(node.node, item, target.elementType, depth + 1)
-        mapped = f"transform({value}, {item} -> {inner})"
-    return value if inner == item else mapped
-
-
-def field_values(
-    record: Struct, value: str, target: t.StructType, depth: int = 0
-) -> list[tuple[str, str]]:
-    """Return names and SQL of the fields of a struct.
-
-    Args:
-        record: type of the value.
-        value: SQL of the value as it is read.
-        target: the struct's type; fields that the record lacks are null.
-        depth: of nested arrays and maps.
-    """
-    values = []
-    for wanted in target.fields:
-        member = record.members.get(wanted.name.lower())
-        if member is None:
-            sql = NULL.format(type_sql(wanted.dataType))
-        else:
-            sql = value_sql(member[1], f"{value}.{member[0]}", wanted.dataType, depth)
-        values.append((wanted.name, sql))
-    return values
-
-
-def failed_sql(node: Node, value: str, target: t.DataType, depth: int = 0) -> str | None:
-    """Return a condition: whether a value, or a part of it, cannot be cast to a column's type.
-
-    Args:
-        node: type of the value.
-        value: SQL of the value as it is read.
-        target: the column's type.
-        depth: of nested arrays and maps.
-
-    Returns:
-        The condition; None if every value fits.
-    """
-    if isinstance(node, Nullable):
-        return failed_sql(node.node, value, target, depth)
-    if isinstance(node, Scalar):
-        if _always_fits(node, target):
-            return None
-        converted = value_sql(node, value, target)
-        if node.column != target and isinstance(node.column, t.DecimalType):
-            # A cast rounds.
-            back = f"try_cast({converted} as {type_sql(node.column)})"
-            return f"not ({back} <=> {value_sql(node, value, node.column)})"
-        return f"({value} is not null and {converted} is null)"
-    if isinstance(target, t.StringType):
-        target = node.column
-    if isinstance(node, Struct):
-        assert isinstance(target, t.StructType)
-        return _any(
-            failed_sql(member[1], f"{value}.{member[0]}", wanted.dataType, depth)
-            for wanted in target.fields
-            if (member := node.members.get(wanted.name.lower()))
-        )
-    item = f"x{depth}"
-    is_map = isinstance(target, t.MapType)
-    assert isinstance(target, t.MapType | t.ArrayType)
-    part = target.valueType if isinstance(target, t.MapType) else target.elementType
-    inner = failed_sql(node.node, item, part, depth + 1)
-    items = f"map_values({value})" if is_map else value
-    return None if inner is None else f"exists({items}, {item} -> {inner})"
-
-
-def _always_fits(node: Scalar, target: t.DataType) -> bool:
-    if "try_" in node.sql:
-        return False
-    if node.column == target or isinstance(target, t.StringType):
-        return True
-    try:
-        return widened(node.column, target) == target
-    except SchemaError:
-        return False
-
-
-def _any(conditions: Iterable[str | None]) -> str | None:
-    some = [condition for condition in conditions if condition is not None]
-    return f"({' or '.join(some)})" if some else None
+def _is_castable(kind: pa.DataType, target: pa.DataType) -> bool:
+    if kind == target or pa.types.is_string(kind):
+        return not pa.types.is_nested(target)
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
+    times = (pa.types.is_date, pa.types.is_timestamp)
+    return any(
+        any(test(kind) for test in group) and any(test(target) for test in group)
+        for group in (numbers, times)
+    )

@@ -1,15 +1,18 @@
-"""Types of messages whose schemas are in a registry, and the columns that they become.
+"""Types of records, and the columns that they become.
 
-The fields of a record are read under names of their positions: names that Spark would take for
-equal cannot disturb it.
+The fields of a record are read under names of their positions: names that differ in their case only
+cannot disturb each other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
-from pyspark.sql import types as t
+import pyarrow as pa
+
+# The begin of the name of a flag: whether a record has the field before it. It is no column.
+FLAG = "\0"
 
 
 class SchemaError(Exception):
@@ -22,13 +25,20 @@ class Scalar:
 
     Attributes:
         column: the column's type.
-        sql: of the column's value, with `{x}` for the value that is read.
+        read: the type that values are read with; None for the column's.
+        form: how they become values of the column; see `values.FORMS`.
         refused: what the values are, if only a definition makes them a column; empty otherwise.
     """
 
-    column: t.DataType
-    sql: str = "{x}"
+    column: pa.DataType
+    read: pa.DataType | None = None
+    form: str = ""
     refused: str = ""
+
+    @property
+    def read_type(self) -> pa.DataType:
+        """The type that values are read with."""
+        return self.read or self.column
 
 
 @dataclass(frozen=True)
@@ -40,22 +50,35 @@ class Struct:
     """
 
     fields: tuple[tuple[str, Node | None], ...]
-    prefix: ClassVar[str] = "f"
 
     @property
-    def column(self) -> t.StructType:
+    def column(self) -> pa.StructType:
         """The column's type."""
-        columns = [(name, node.column) for name, node in self.fields if node is not None]
-        return t.StructType([t.StructField(*column) for column in columns])
+        return pa.struct([(name, node.column) for name, node in self.fields if node is not None])
+
+    @property
+    def read_type(self) -> pa.StructType:
+        """The type that values are read with."""
+        return pa.struct([(name, node.read_type) for name, node in self.members.values()])
 
     @property
     def members(self) -> dict[str, tuple[str, Node]]:
         """The name under which each column is read and its type, by its name in lower case."""
         return {
-            name.lower(): (f"{self.prefix}{position}", node)
+            name.lower(): (f"f{position}", node)
             for position, (name, node) in enumerate(self.fields)
             if node is not None
         }
+
+    @property
+    def columns(self) -> pa.StructType:
+        """The columns of a row, without flags."""
+        return pa.struct([field for field in self.column if not field.name.startswith(FLAG)])
+
+    @property
+    def parts(self) -> list[tuple[str, Node]]:
+        """Names and types of the fields that become columns."""
+        return [(name, node) for name, node in self.fields if node is not None]
 
 
 @dataclass(frozen=True)
@@ -69,9 +92,14 @@ class Nullable:
     node: Node
 
     @property
-    def column(self) -> t.DataType:
+    def column(self) -> pa.DataType:
         """The column's type."""
         return self.node.column
+
+    @property
+    def read_type(self) -> pa.DataType:
+        """The type that values are read with."""
+        return self.node.read_type
 
 
 @dataclass(frozen=True)
@@ -84,7 +112,7 @@ class Items:
     """
 
     node: Node
-    key: t.DataType | None = None
+    key: pa.DataType | None = None
 
     @property
     def is_map(self) -> bool:
@@ -92,14 +120,25 @@ class Items:
         return self.key is not None
 
     @property
-    def column(self) -> t.DataType:
+    def column(self) -> pa.DataType:
         """The column's type."""
-        if self.key is not None:
-            return t.MapType(self.key, self.node.column)
-        return t.ArrayType(self.node.column)
+        return self._of(self.node.column)
+
+    @property
+    def read_type(self) -> pa.DataType:
+        """The type that values are read with."""
+        return self._of(self.node.read_type)
+
+    def _of(self, part: pa.DataType) -> pa.DataType:
+        return list_of(part) if self.key is None else pa.map_(self.key, part)
 
 
 Node = Scalar | Struct | Nullable | Items
+
+
+def list_of(kind: pa.DataType) -> pa.ListType:
+    """Return the type of an array, as Spark names its items."""
+    return pa.list_(pa.field("element", kind))
 
 
 def unwrap(node: Node | None) -> Node | None:
@@ -107,7 +146,7 @@ def unwrap(node: Node | None) -> Node | None:
     return node.node if isinstance(node, Nullable) else node
 
 
-def require_distinct(names: list[str]) -> None:
+def require_distinct(names: Iterable[str]) -> None:
     """Check that the names of a record's columns differ for Spark.
 
     Raises:
@@ -116,14 +155,3 @@ def require_distinct(names: list[str]) -> None:
     lowered = [name.lower() for name in names]
     if twice := sorted({name for name in lowered if lowered.count(name) > 1}):
         raise SchemaError(f"has fields that differ only in their case: `{twice[0]}`")
-
-
-def read_type(node: Node) -> t.DataType:
-    """Return the type of values as they are read: fields have names of their positions."""
-    if isinstance(node, Struct):
-        members = node.members.values()
-        return t.StructType([t.StructField(name, read_type(kind)) for name, kind in members])
-    if isinstance(node, Items):
-        part = read_type(node.node)
-        return t.ArrayType(part) if node.key is None else t.MapType(node.key, part)
-    return node.column

@@ -6,35 +6,8 @@ of the serializer of JSON Schema need no format of their own.
 
 from __future__ import annotations
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-MAGIC = "00"
-MAGIC_BYTES = bytes.fromhex(MAGIC)
+MAGIC_BYTES = b"\0"
 HEADER_BYTES = 5
-# More bytes than a message has.
-MAX_BYTES = 2**31 - 1
-
-
-def body_sql(column: str, prefix: bytes = b"") -> str:
-    """Return SQL of a message without its header.
-
-    Args:
-        column: the message.
-        prefix: what follows the header, and is left out, too.
-    """
-    return f"substring({column}, {HEADER_BYTES + len(prefix) + 1})"
-
-
-def schema_id_sql(column: str) -> str:
-    """Return SQL of the id of a message's schema; null if it has no header.
-
-    Args:
-        column: the message.
-    """
-    number = f"cast(conv(hex(substring({column}, 2, 4)), 16, 10) as bigint)"
-    has_header = f"length({column}) >= {HEADER_BYTES} and startswith({column}, X'{MAGIC}')"
-    return f"if({has_header}, {number}, null)"
 
 
 def schema_header(number: int) -> bytes:
@@ -44,16 +17,6 @@ def schema_header(number: int) -> bytes:
         number: id of the schema.
     """
     return MAGIC_BYTES + number.to_bytes(HEADER_BYTES - len(MAGIC_BYTES), "big")
-
-
-def schema_ids(messages: pa.BinaryArray) -> set[int]:
-    """Return the ids of the schemas of messages, as far as they have headers.
-
-    Args:
-        messages: the messages.
-    """
-    headers = pc.unique(pc.binary_slice(messages, 0, HEADER_BYTES)).to_pylist()
-    return {number for header in headers if (number := schema_id(header)) is not None}
 
 
 def schema_id(header: bytes) -> int | None:
@@ -81,13 +44,9 @@ def zigzag_bytes(number: int) -> bytes:
     return bytes(written)
 
 
-def json_sql(column: str) -> str:
-    """Return SQL of JSON without the header of JSON Schema, if it has one.
-
-    Args:
-        column: the message.
-    """
-    return f"if(startswith({column}, X'{MAGIC}'), {body_sql(column)}, {column})"
+def has_header(message: bytes) -> bool:
+    """Return whether a message in JSON has the header of JSON Schema."""
+    return message[:1] == MAGIC_BYTES
 
 
 def json_text(message: bytes) -> bytes:
@@ -96,18 +55,4 @@ def json_text(message: bytes) -> bytes:
     Args:
         message: the message.
     """
-    return message[HEADER_BYTES:] if message.startswith(MAGIC_BYTES) else message
-
-
-def json_values(messages: pa.BinaryArray) -> pa.BinaryArray:
-    """Return JSON without the header of JSON Schema, where messages have one.
-
-    Args:
-        messages: the messages.
-    """
-    has_header = pc.starts_with(messages, pattern=MAGIC_BYTES)
-    if not pc.any(has_header).as_py():
-        return messages
-    # Without an end, PyArrow multiplies the largest int64 by the number of messages.
-    bodies = pc.binary_slice(messages, HEADER_BYTES, MAX_BYTES)
-    return pc.if_else(has_header, bodies, messages)
+    return message[HEADER_BYTES:] if message[:1] == MAGIC_BYTES else message

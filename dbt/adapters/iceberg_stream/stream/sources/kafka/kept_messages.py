@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from dbt.adapters.iceberg_stream.stream.sources.kafka.message_batch import (
     BATCH_BYTES,
@@ -76,20 +74,20 @@ class KeptMessages:
         self._planning[place] = KeptRange(offset, offset)
         return place not in self._unwanted and self._free > 0
 
-    def add(self, place: Place, values: Sequence[bytes], offsets: Sequence[int]) -> bool:
+    def add(self, place: Place, values: Sequence[bytes | None], offsets: Sequence[int]) -> bool:
         """Keep the next messages of a partition; return whether there is memory for more.
 
         Args:
             place: the partition.
-            values: the messages, without tombstones.
+            values: the messages.
             offsets: their offsets.
         """
         kept = self._planning[place]
         if not kept.batches or kept.batches[-1].nbytes >= BATCH_BYTES:
-            kept.batches.append(MessageBatch())
+            kept.batches.append(MessageBatch(place[0]))
         batch = kept.batches[-1]
         before = batch.nbytes
-        batch.add(values, np.array(offsets, np.int64))
+        batch.add(place[1], values, np.array(offsets, np.int64))
         kept.end = offsets[-1] + 1
         with self._lock:
             self._free -= batch.nbytes - before
@@ -105,7 +103,7 @@ class KeptMessages:
                 self._unwanted |= untaken.keys()
                 self._drop(untaken)
 
-    def take(self, place: Place, begin: int, end: int) -> tuple[Iterator[pa.RecordBatch], int]:
+    def take(self, place: Place, begin: int, end: int) -> tuple[Iterator[MessageBatch], int]:
         """Remove and return the messages of a range, as far as they are kept.
 
         Args:
@@ -124,13 +122,13 @@ class KeptMessages:
                     return self._batches(kept, end), min(kept.end, end)
         return iter(()), begin
 
-    def _batches(self, kept: KeptRange, end: int) -> Iterator[pa.RecordBatch]:
+    def _batches(self, kept: KeptRange, end: int) -> Iterator[MessageBatch]:
         try:
             while kept.batches:
-                batch = kept.batches[0].finish()
-                self._release(kept.batches.pop(0).nbytes)
-                if batch["offset"][-1].as_py() >= end:
-                    yield batch.filter(pc.less(batch["offset"], end))
+                batch = kept.batches.pop(0)
+                self._release(batch.nbytes)
+                if int(batch.offsets[-1][-1]) >= end:
+                    yield _before(batch, end)
                     return
                 yield batch
         finally:
@@ -142,3 +140,12 @@ class KeptMessages:
 
     def _drop(self, plan: dict[Place, KeptRange]) -> None:
         self._free += sum(kept.nbytes for kept in plan.values())
+
+
+def _before(batch: MessageBatch, end: int) -> MessageBatch:
+    """Return the messages of a partition with lower offsets than `end`."""
+    offsets = batch.all_offsets()
+    count = int(np.searchsorted(offsets, end))
+    begin = MessageBatch(batch.topic)
+    begin.add(batch.partitions[0][0], batch.values[:count], offsets[:count])
+    return begin

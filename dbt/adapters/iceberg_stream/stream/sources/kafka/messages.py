@@ -1,7 +1,4 @@
-"""Read ranges of Kafka's messages in this process, as Arrow.
-
-Spark needs three times the processor time: to read the messages, and to send them here.
-"""
+"""Read ranges of Kafka's messages."""
 
 from __future__ import annotations
 
@@ -14,10 +11,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.arrow.metadata import read_metadata
 from dbt.adapters.iceberg_stream.stream.sources.kafka.client import (
     LONG_READ_OPTIONS,
     KafkaClient,
@@ -26,6 +21,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.kept_messages import KeptM
 from dbt.adapters.iceberg_stream.stream.sources.kafka.message_batch import (
     BATCH_BYTES,
     MessageBatch,
+    read_metadata,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +81,7 @@ class MessageReader:
 
     def read(
         self, ranges: Sequence[OffsetRange], kept: KeptMessages, fields: Sequence[str] = ()
-    ) -> Generator[pa.RecordBatch, None, None]:
+    ) -> Generator[MessageBatch, None, None]:
         """Yield the messages of ranges; close the generator if it is not read to its end.
 
         The messages of a partition are in their order, and those of several partitions mixed.
@@ -94,10 +90,6 @@ class MessageReader:
             ranges: the ranges, at most one of each partition.
             kept: messages in memory, which need not be read, without such fields.
             fields: what batches have besides; see `read_metadata`.
-
-        Yields:
-            Batches with the columns `value` (binary), `offset` (int64), and those of the fields,
-            without messages that have no value (tombstones).
 
         Raises:
             OffsetOutOfRange: Kafka no longer has the messages.
@@ -114,7 +106,7 @@ class MessageReader:
 
     def _fetch(
         self, ranges: Sequence[OffsetRange], fields: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[MessageBatch]:
         """Read ranges from Kafka."""
         topics = dict.fromkeys(part.topic for part in ranges)
         if not topics:
@@ -151,7 +143,7 @@ class _RangeConsumer:
 
     def read(
         self, topic: str, ranges: Mapping[int, OffsetRange], fields: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[MessageBatch]:
         """Yield the messages of ranges by partition, as `MessageReader.read` does."""
         from confluent_kafka import Message, TopicPartition
 
@@ -161,7 +153,7 @@ class _RangeConsumer:
             self._topics.add(topic)
         places = [TopicPartition(topic, number, ranges[number].begin) for number in unread]
         self._consumer.assign(places)
-        batch = MessageBatch()
+        batch = MessageBatch(topic)
         while unread:
             messages, events = self._take(topic, unread)
             for partition, group in groupby(messages, Message.partition):
@@ -174,12 +166,12 @@ class _RangeConsumer:
                 if _offset(event) >= unread.get(number, math.inf):
                     self._finish(topic, number, unread)
             if batch.nbytes >= BATCH_BYTES:
-                yield batch.finish()
-                batch = MessageBatch()
+                yield batch
+                batch = MessageBatch(topic)
         self._consumer.unassign()
         self._errors.clear()
-        if batch.nbytes:
-            yield batch.finish()
+        if batch.values:
+            yield batch
 
     def _finish(self, topic: str, number: int, unread: dict[int, int]) -> None:
         from confluent_kafka import TopicPartition
@@ -260,6 +252,6 @@ def _add(batch: MessageBatch, messages: list[Message], end: int, fields: Sequenc
         count = int(np.searchsorted(offsets, end))
         messages, offsets = messages[:count], offsets[:count]
     if messages:
-        values = list(map(Message.value, messages))
-        batch.add(values, offsets, read_metadata(messages, fields))
+        partition, values = int(messages[0].partition() or 0), list(map(Message.value, messages))
+        batch.add(partition, values, offsets, read_metadata(messages, fields))
     return is_end

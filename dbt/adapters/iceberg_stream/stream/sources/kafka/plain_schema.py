@@ -1,39 +1,27 @@
-"""The schema of messages in Avro that have no id of one: a file of the project has it.
-
-Apart from that they are read as those of a schema registry are, behind the header of an id.
-"""
+"""The schema of messages in Avro that have no id of one: a file of the project has it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.formats.record_types import named
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
-from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import (
-    HEADER_BYTES,
-    schema_header,
-)
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topics import FollowedTopics
-from dbt.adapters.iceberg_stream.stream.sources.source import BAD, Frontier, OnSkip
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
 if TYPE_CHECKING:
-    from pyspark.sql.connect.dataframe import DataFrame
-    from pyspark.sql.connect.session import SparkSession
-    from pyspark.sql.types import StructType
+    import pyarrow as pa
 
-    from dbt.adapters.iceberg_stream.stream.sources.arrow.records import RecordDecoder
-    from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import MessageSchemas
+    from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import MessageDecoder
+    from dbt.adapters.iceberg_stream.stream.sources.formats.message_schemas import MessageSchemas
+    from dbt.adapters.iceberg_stream.stream.sources.formats.values import Values
 
-# The id in the headers that messages get here.
+# The id of the schema, which no message has.
 ID = 0
-HEADER = schema_header(ID)
 
 
 @dataclass(frozen=True)
@@ -53,63 +41,43 @@ class PlainSchema:
     def check(self, topics: FollowedTopics) -> None:
         """Check nothing: several topics may have messages of one schema."""
 
-    def learn(self, ids: Iterable[int]) -> None:
-        """Learn nothing: messages have no ids."""
-
     def pin(self, topics: Sequence[str], lower: Frontier | None, upper: Frontier) -> Frontier:
         """Return the frontier: it has no ids of schemas."""
         return upper
 
-    def columns_of(self, topics: Sequence[str], pinned: Frontier) -> str:
-        """Return the columns of the schema as text."""
-        return self._schemas(None).columns.simpleString()
-
-    def unpack(
-        self,
-        spark: SparkSession,
-        envelope: Envelope,
-        messages: DataFrame,
-        topics: Sequence[str],
-        pinned: Frontier,
-        sample: Callable[[], Iterable[int]],
-    ) -> DataFrame:
-        """Decode messages; see TopicSchemas.unpack.
+    def columns(
+        self, topics: Sequence[str], pinned: Frontier, declared: pa.Schema | None
+    ) -> pa.Schema:
+        """Return the columns of the schema.
 
         Raises:
             StreamError: the schema cannot be read.
         """
-        from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import (
-            SchemaMessages,
-        )
-
-        header = f"concat(X'{HEADER.hex()}', value) as value"
-        schemas = self._schemas(self._declared(spark))
-        rows = SchemaMessages(envelope, schemas, of_source=True).unpack(
-            messages.selectExpr("* except (value)", header)
-        )
-        bad = f"substring({BAD}, {2 * HEADER_BYTES + 1}) as {BAD}"
-        return rows.selectExpr(f"* except ({BAD})", bad)
+        return self._schemas(declared).columns
 
     def decoder(
-        self, spark: SparkSession, topics: Sequence[str], pinned: Frontier, zone: str | None = None
-    ) -> PlainDecoder | None:
-        """Return what decodes messages without Spark; see TopicSchemas.decoder.
+        self, topics: Sequence[str], pinned: Frontier, declared: pa.Schema | None, values: Values
+    ) -> MessageDecoder:
+        """Return what decodes messages; see TopicSchemas.decoder.
 
         Raises:
             StreamError: the schema cannot be read.
         """
-        from dbt.adapters.iceberg_stream.stream.sources.arrow.avro import avro_decoder
+        from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import (
+            MessageDecoder,
+        )
 
-        decoder = avro_decoder(self._schemas(self._declared(spark)))
-        return None if decoder is None else PlainDecoder(decoder)
+        schemas = self._schemas(declared)
+        return MessageDecoder(self.envelope, schemas.columns, values, schemas, of_source=True)
 
-    def _declared(self, spark: SparkSession) -> StructType | None:
-        from pyspark.sql.types import StructType
+    def without_columns(
+        self, topics: Sequence[str], pinned: Frontier, sample: Callable[[], Iterable[int]]
+    ) -> StreamError:
+        """Return the error for a schema without columns."""
+        return StreamError(f"The schema in {self.path} has no columns.")
 
-        return StructType(self.envelope.fields(spark)) if self.envelope.columns else None
-
-    def _schemas(self, declared: StructType | None) -> MessageSchemas:
-        from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import (
+    def _schemas(self, declared: pa.Schema | None) -> MessageSchemas:
+        from dbt.adapters.iceberg_stream.stream.sources.formats.message_schemas import (
             message_schemas,
             unreadable,
         )
@@ -125,34 +93,3 @@ class PlainSchema:
                 f"`{self.envelope.record}`. Correct or remove `record`."
             )
         return schemas
-
-
-@dataclass(frozen=True)
-class PlainDecoder:
-    """Decodes messages that have no id of a schema; see RecordDecoder.
-
-    Attributes:
-        decoder: decodes them behind a header.
-    """
-
-    decoder: RecordDecoder
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns in Arrow."""
-        return self.decoder.schema
-
-    def decode(
-        self,
-        messages: Iterable[pa.RecordBatch],
-        columns: Mapping[str, str],
-        on_skip: OnSkip = lambda count: None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Decode messages to columns; see RecordDecoder.decode."""
-        return self.decoder.decode(map(_with_headers, messages), columns, on_skip)
-
-
-def _with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    header, no_separator = pa.scalar(HEADER, pa.binary()), pa.scalar(b"", pa.binary())
-    values = pc.binary_join_element_wise(header, batch["value"], no_separator)
-    return batch.set_column(batch.schema.get_field_index("value"), "value", values)

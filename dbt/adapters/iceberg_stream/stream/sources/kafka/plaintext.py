@@ -8,7 +8,7 @@ from dbt.adapters.iceberg_stream.catalog.identity.transport import is_loopback, 
 from dbt.adapters.iceberg_stream.errors.redaction import holds_secret, without_secrets
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import PREFIX
-from dbt.adapters.iceberg_stream.stream.sources.kafka.java_options import OAUTHBEARER, OIDC
+from dbt.adapters.iceberg_stream.stream.sources.kafka.client_options import OAUTHBEARER, OIDC
 
 # The option of a connection in the profile.
 ALLOW_PLAINTEXT = "allow_plaintext"

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.arrow.debezium import decode_debezium
-from dbt.adapters.iceberg_stream.stream.sources.arrow.json import decode_messages
-from dbt.adapters.iceberg_stream.stream.sources.arrow.json_types import (
-    has_times,
-    json_arrow_schema,
+from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import RAW, Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import (
+    BadMessage,
+    MessageDecoder,
 )
-from dbt.adapters.iceberg_stream.stream.sources.arrow.metadata import ArrowMetadata, Decode
-from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
+from dbt.adapters.iceberg_stream.stream.sources.formats.message_metadata import TYPES
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import SchemaRegistry
-from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import schema_id_sql, schema_ids
+from dbt.adapters.iceberg_stream.stream.sources.formats.values import Values
+from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import HEADER_BYTES, schema_id
 from dbt.adapters.iceberg_stream.stream.sources.kafka.client import KafkaClient
 from dbt.adapters.iceberg_stream.stream.sources.kafka.frontiers import (
     offsets_of,
     require_same_topics,
     with_ids,
 )
-from dbt.adapters.iceberg_stream.stream.sources.kafka.java_options import hide_secrets, java_options
 from dbt.adapters.iceberg_stream.stream.sources.kafka.kept_messages import KeptMessages
+from dbt.adapters.iceberg_stream.stream.sources.kafka.message_batch import (
+    READERS,
+    MessageBatch,
+    Offsets,
+)
 from dbt.adapters.iceberg_stream.stream.sources.kafka.messages import (
     MessageReader,
     OffsetOutOfRange,
@@ -42,14 +45,16 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import Topic
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.kafka.transactions.payloads import PayloadReader
 from dbt.adapters.iceberg_stream.stream.sources.source import (
-    BAD,
-    REASON,
-    SKIPPED,
-    WHERE,
+    CHANGE,
+    MAJOR,
+    MINOR,
+    NO_CHANGE,
+    ROW_DELETED,
+    TRUNCATED,
+    BadRecord,
     Frontier,
     Lag,
-    OnSkip,
-    Pick,
+    Records,
     Source,
 )
 
@@ -59,15 +64,9 @@ if TYPE_CHECKING:
 
     from dbt.adapters.iceberg_stream.engines.session import Session
 
-MESSAGES = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
-    "headers array<struct<key: string, value: binary>>"
-)
-
 # Messages of each partition that are read to name their record types.
 NEWEST = 1000
-# How Spark reads texts of times.
-TIME_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.legacy.timeParserPolicy")
+TIME_ZONE = "spark.sql.session.timeZone"
 logger = Logger()
 
 
@@ -104,9 +103,9 @@ class KafkaSource:
     keys: TopicKeys | None = None
     registry: SchemaRegistry | None = None
     ordered: bool = field(default=True, init=False)
+    has_bad: bool = field(default=False, init=False)
     # What planning has read of the next batches.
     kept: KeptMessages = field(default_factory=KeptMessages, init=False, repr=False)
-    _time_settings: tuple[str, ...] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._topics = FollowedTopics(self.topic, self.topics, self.transaction_topic)
@@ -138,21 +137,8 @@ class KafkaSource:
         return MessageReader(self.client)
 
     @property
-    def has_bad(self) -> bool:
-        return self.envelope.name != "raw"
-
-    @property
     def has_truncates(self) -> bool:
         return self.envelope.name == "debezium"
-
-    @property
-    def has_skipped(self) -> bool:
-        return self.schemas is not None
-
-    @property
-    def record_columns(self) -> tuple[str, ...]:
-        skipped = (SKIPPED,) if self.has_skipped else ()
-        return (BAD, REASON, WHERE, *skipped) if self.has_bad else ()
 
     @property
     def of_rows(self) -> bool:
@@ -189,15 +175,17 @@ class KafkaSource:
     def empty(
         self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
     ) -> DataFrame:
-        messages = spark.createDataFrame([], MESSAGES)
-        pinned = upper or self.pin(lower, {})
-        return self._unpack(spark, messages, pinned)
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        columns = self._columns(spark, upper or self.pin(lower, {}))
+        frame = spark.createDataFrame([], from_arrow_schema(columns, prefer_timestamp_ntz=True))
+        return frame.selectExpr("*", f"{NO_CHANGE} as {CHANGE}")
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
         if self.schemas is None or self.envelope.columns:
             return ""  # the source's definition fixes the columns
         pinned = self.pin(lower, {}) if upper is None else upper
-        return self.schemas.columns_of(self._topics.read, pinned)
+        return str(self.schemas.columns(self._topics.read, pinned, None))
 
     def pin(self, lower: Frontier | None, upper: Frontier) -> Frontier:
         # Of messages with schemas, these are the schemas that the registry has now.
@@ -239,25 +227,111 @@ class KafkaSource:
         return any(ours.get(p, 0) < offset for p, offset in theirs.items())
 
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        return self._unpack(spark, self.messages(spark, lower, upper), upper)
+        raise NotImplementedError("messages are decoded in this process")
 
-    def learn_types(self, session: Session, lower: Frontier | None, upper: Frontier) -> None:
-        if not isinstance(self.schemas, TopicSchemas):
+    def arrow_schema(self, session: Session, lower: Frontier | None, upper: Frontier) -> pa.Schema:
+        return self._columns(session.spark, upper)
+
+    def _columns(self, spark: SparkSession, pinned: Frontier) -> pa.Schema:
+        """Return the columns of the records and of their metadata.
+
+        Raises:
+            StreamError: they are not known, or two have one name.
+        """
+        if self.envelope.name == "raw":
+            return pa.schema([(name, TYPES[name]) for name in RAW])
+        declared = self._declared(spark)
+        columns = declared
+        if self.schemas is not None:
+            topics = self._topics.read
+            columns = self.schemas.columns(topics, pinned, declared)
+            if not columns.names:
+                raise self.schemas.without_columns(topics, pinned, self._newest_ids)
+        assert columns is not None, "a source without schemas has `columns`"
+        if name := self.envelope.table_column:
+            columns = columns.append(pa.field(name, pa.string()))
+        self.envelope.metadata.require_other_names(columns.names)
+        return pa.schema([*columns, *self.envelope.metadata.schema])
+
+    def _declared(self, spark: SparkSession) -> pa.Schema | None:
+        """Return the columns of the source's definition, if it has them."""
+        return self.envelope.declared(spark) if self.envelope.columns else None
+
+    def decode(
+        self, session: Session, lower: Frontier | None, upper: Frontier
+    ) -> Iterator[Records]:
+        if self.envelope.name == "raw":
+            yield from map(_raw_records, self._messages(lower, upper, RAW))
             return
-        messages = self.messages(session.spark, lower, upper)
-        sql = f"select distinct {schema_id_sql('coalesce(value, key)')} as id from m"
-        ids = session.rows(sql, m=messages)["id"].drop_null()
-        self.schemas.learn(ids.to_pylist())
+        fields = [*self.envelope.metadata.fields]
+        if self.envelope.tombstone_deletes and "key" not in fields:
+            fields.append("key")
+        decoder = self._decoder(session, upper)
+        for batch in self._messages(lower, upper, fields):
+            yield self._records(decoder, batch)
 
-    def _unpack(self, spark: SparkSession, messages: DataFrame, pinned: Frontier) -> DataFrame:
-        """Decode messages with the schemas of a frontier."""
-        messages = messages.selectExpr("*", *self.envelope.metadata.packed_sql)
-        of_topics = self.topic is None or self.schemas is not None
-        envelope = replace(self.envelope, of_topics=of_topics)
+    def _decoder(self, session: Session, upper: Frontier) -> MessageDecoder:
+        """Return what decodes the messages of a frontier."""
+        declared = self._declared(session.spark)
+        values = Values(session.setting(TIME_ZONE))
         if self.schemas is None:
-            return envelope.unpack(spark, messages)
-        topics = self._topics.read
-        return self.schemas.unpack(spark, envelope, messages, topics, pinned, self._newest_ids)
+            assert declared is not None, "a source without schemas has `columns`"
+            return MessageDecoder(self.envelope, declared, values)
+        return self.schemas.decoder(self._topics.read, upper, declared, values)
+
+    def _records(self, decoder: MessageDecoder, batch: MessageBatch) -> Records:
+        keys: list[bytes | None] = []
+        if self.envelope.tombstone_deletes and None in batch.values:
+            keys = batch.column("key").to_pylist()
+        decoded = decoder.decode(batch.values, keys)
+        offsets, of = batch.all_offsets(), pa.array(decoded.of)
+        columns = dict(zip(decoded.rows.schema.names, decoded.rows.columns, strict=True))
+        for name, field_name in self.envelope.metadata.columns:
+            columns[name] = batch.column(field_name).take(of)
+        minors = offsets[decoded.of]
+        if self.envelope.has_images:
+            # The row of an old key is deleted before that of the new one is written.
+            minors = 2 * minors + ~decoded.is_old
+        columns[MAJOR] = pa.repeat(pa.scalar(0, pa.int64()), len(of))
+        columns[MINOR] = pa.array(minors)
+        if self.of_rows or self.envelope.tombstone_deletes:
+            columns[ROW_DELETED] = pa.array(decoded.deleted)
+        rows = pa.record_batch(columns)
+        if len(decoded.truncates):
+            rows = _with_truncates(rows, 2 * offsets[decoded.truncates])
+        bad = self._bad(decoded.bad, batch, offsets) if decoded.bad else []
+        return Records(rows, bad, decoded.skipped)
+
+    def _bad(
+        self, messages: Sequence[BadMessage], batch: MessageBatch, offsets: Offsets
+    ) -> list[BadRecord]:
+        places = batch.places()
+        topic = f"{batch.topic}, " if self.topic is None or self.schemas is not None else ""
+        return [
+            BadRecord(
+                f"{topic}partition {places[bad.place]}, offset {offsets[bad.place]}",
+                bad.record,
+                bad.reason,
+            )
+            for bad in messages
+        ]
+
+    def _messages(
+        self, lower: Frontier | None, upper: Frontier, fields: Sequence[str]
+    ) -> Iterator[MessageBatch]:
+        """Yield the messages of a batch."""
+        self._topic_ids(upper)
+        lower, upper = offsets_of(lower), offsets_of(upper) or {}
+        begin = self.planner.begin_of_batch(lower, upper)
+        ranges = [OffsetRange(*self._topics.place(p), begin[p], int(upper[p])) for p in begin]
+        own = [name for name in fields if name in READERS]
+        with closing(self.reader.read(ranges, self.kept, own)) as messages:
+            try:
+                yield from messages
+            except OffsetOutOfRange:
+                # This names the offsets that Kafka has removed meanwhile.
+                self.planner.begin_of_batch(lower, upper)
+                raise
 
     def _newest_ids(self) -> set[int]:
         """Return ids of schemas that the newest messages have; none if they cannot be read."""
@@ -266,84 +340,13 @@ class KafkaSource:
             places = {p: max(begin[p], end[p] - NEWEST) for p in end if self._topics.is_read(p)}
             ranges = [OffsetRange(*self._topics.place(p), places[p], end[p]) for p in places]
             with closing(self.reader.read(ranges, KeptMessages())) as batches:
-                return {number for batch in batches for number in schema_ids(batch["value"])}
+                ids = (
+                    schema_id(value[:HEADER_BYTES]) for b in batches for value in b.values if value
+                )
+                return {number for number in ids if number is not None}
         except StreamError as error:
             logger.debug(f"The newest messages cannot be read: {error}")
             return set()
-
-    def arrow_rows(
-        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick, on_skip: OnSkip
-    ) -> Iterator[pa.RecordBatch] | None:
-        if not (self.envelope.has_only_records or self.envelope.has_only_rows):
-            return None
-        metadata = ArrowMetadata(self.envelope.metadata)
-        pick = metadata.picking(pick)
-        if self.schemas is None or self.envelope.of_json_record:
-            decoder = self._decode_json(session.spark, upper, pick, on_skip)
-        else:
-            decoder = self._decode_records(session.spark, upper, pick, on_skip)
-        if decoder is None:
-            return None
-        return self._decoded(lower, upper, metadata.adding(decoder), metadata.fields)
-
-    def _decode_json(
-        self, spark: SparkSession, upper: Frontier, pick: Pick, on_skip: OnSkip
-    ) -> Decode | None:
-        """Return what decodes JSON; None if Spark has to."""
-        schema = json_arrow_schema(self.envelope.fields(spark))
-        columns = None if schema is None else pick(schema)
-        if schema is None or columns is None:
-            return None
-        zone = self._zone_of_times(spark) if has_times(schema) else ""
-        if zone is None:
-            return None
-        required = self.envelope.required_columns(schema.names)
-        if self.envelope.has_only_rows:
-            key = self.envelope.key_columns(schema.names)
-            return partial(decode_debezium, schema=schema, columns=columns, key=key, zone=zone)
-        decode = partial(
-            decode_messages, schema=schema, columns=columns, required=required, zone=zone
-        )
-        if self.schemas is None:
-            return decode
-        assert isinstance(self.schemas, TopicSchemas), "a registry has record types of JSON"
-        own = self.schemas.own_messages(spark, self._topics.read, upper)
-        return lambda messages: decode(own.pick(messages, on_skip))
-
-    def _zone_of_times(self, spark: SparkSession) -> str | None:
-        """Return the time zone of texts without one; None if Spark reads texts of other forms."""
-        if self._time_settings is None:
-            self._time_settings = tuple(str(spark.conf.get(name)) for name in TIME_SETTINGS)
-        zone, policy = self._time_settings
-        return None if policy.upper() == "LEGACY" else zone
-
-    def _decode_records(
-        self, spark: SparkSession, upper: Frontier, pick: Pick, on_skip: OnSkip
-    ) -> Decode | None:
-        """Return what decodes messages of a frontier's schemas; None if Spark has to."""
-        assert self.schemas is not None
-        zone = self._zone_of_times(spark) if self.envelope.schema_format == "json" else None
-        decoder = self.schemas.decoder(spark, self._topics.read, upper, zone)
-        columns = None if decoder is None else pick(decoder.schema)
-        if decoder is None or columns is None:
-            return None
-        return partial(decoder.decode, columns=columns, on_skip=on_skip)
-
-    def _decoded(
-        self, lower: Frontier | None, upper: Frontier, decode: Decode, fields: Sequence[str] = ()
-    ) -> Iterator[pa.RecordBatch]:
-        """Read the messages of a batch in this process, and yield their columns."""
-        self._topic_ids(upper)
-        lower, upper = offsets_of(lower), offsets_of(upper) or {}
-        begin = self.planner.begin_of_batch(lower, upper)
-        ranges = [OffsetRange(*self._topics.place(p), begin[p], int(upper[p])) for p in begin]
-        with closing(self.reader.read(ranges, self.kept, fields)) as messages:
-            try:
-                yield from decode(messages)
-            except OffsetOutOfRange:
-                # This names the offsets that Kafka has removed meanwhile.
-                self.planner.begin_of_batch(lower, upper)
-                raise
 
     def share_reads(self, other: Source) -> None:
         if isinstance(other, KafkaSource):
@@ -355,31 +358,24 @@ class KafkaSource:
     def partitions(self, upper: Frontier) -> int:
         return sum(map(self._topics.is_read, offsets_of(upper) or {}))
 
-    def messages(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        """Return the messages of a batch, not decoded.
-
-        Args:
-            spark: the session.
-            lower: the frontier that the batch starts at; None for the source's beginning.
-            upper: the frontier that the batch ends at.
-
-        Raises:
-            StreamError: a topic was created again, or Kafka no longer has the messages.
-        """
-        self._topic_ids(upper)
-        lower, upper, read = offsets_of(lower), offsets_of(upper) or {}, self._topics.read
-        begin = self.planner.begin_of_batch(lower, upper)
-        hide_secrets(spark)
-        reader = spark.read.format("kafka").option("subscribe", ",".join(read))
-        for name, value in java_options(self.options).items():
-            reader = reader.option(f"kafka.{name}", value)
-        reader = reader.option("startingOffsets", self._topics.spark_offsets(begin, read))
-        followed = {p: upper[p] for p in upper if self._topics.is_read(p)}
-        reader = reader.option("endingOffsets", self._topics.spark_offsets(followed, read))
-        reader = reader.option("failOnDataLoss", "true")
-        has_headers = self.envelope.name == "raw" or "headers" in self.envelope.metadata.fields
-        reader = reader.option("includeHeaders", str(has_headers).lower())
-        return reader.load()
-
     def lag(self, frontier: Frontier | None) -> Lag:
         return Lag(self.planner.count_unread(offsets_of(frontier)), "rows")
+
+
+def _raw_records(batch: MessageBatch) -> Records:
+    columns = {name: batch.column(name) for name in RAW}
+    columns[MAJOR] = pa.repeat(pa.scalar(0, pa.int64()), len(batch.values))
+    columns[MINOR] = batch.column("offset")
+    return Records(pa.record_batch(columns))
+
+
+def _with_truncates(rows: pa.RecordBatch, minors: Offsets) -> pa.RecordBatch:
+    """Return rows with one for each change that deletes all rows, in the order of the changes."""
+    count = len(minors)
+    truncates = {f.name: pa.nulls(count, f.type) for f in rows.schema}
+    truncates |= {MAJOR: pa.repeat(pa.scalar(0, pa.int64()), count), MINOR: pa.array(minors)}
+    truncates[ROW_DELETED] = pa.repeat(pa.scalar(False), count)
+    flags = [pa.repeat(pa.scalar(flag), n) for flag, n in ((False, rows.num_rows), (True, count))]
+    both = pa.Table.from_batches([rows, pa.record_batch(truncates, rows.schema)])
+    both = both.append_column(TRUNCATED, pa.chunked_array(flags))
+    return both.sort_by(MINOR).combine_chunks().to_batches()[0]

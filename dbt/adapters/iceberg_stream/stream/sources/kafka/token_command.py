@@ -22,7 +22,7 @@ from dbt.adapters.iceberg_stream.catalog.identity.errors import IdentityError
 from dbt.adapters.iceberg_stream.catalog.identity.sources import TokenCommand
 from dbt.adapters.iceberg_stream.catalog.identity.token import Token
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
-from dbt.adapters.iceberg_stream.stream.sources.kafka.java_options import OAUTHBEARER, OIDC
+from dbt.adapters.iceberg_stream.stream.sources.kafka.client_options import OAUTHBEARER, OIDC
 
 TOKEN_COMMAND = "token_command"
 CLIENT = "dbt"

@@ -96,19 +96,14 @@ class TopicKeys:
 
 def _fields(schema: RegisteredSchema, record: str | None) -> tuple[str, ...]:
     """Return the fields of a key; raise SchemaError if it has none."""
-    from dbt.adapters.iceberg_stream.stream.sources.formats.avro_messages import AvroFormat
-    from dbt.adapters.iceberg_stream.stream.sources.formats.protobuf_messages import ProtobufFormat
-    from dbt.adapters.iceberg_stream.stream.sources.formats.schema_format import SchemaFormat
+    from dbt.adapters.iceberg_stream.stream.sources.formats.message_schemas import parse_record
     from dbt.adapters.iceberg_stream.stream.sources.formats.schema_types import SchemaError
 
     if schema.kind == "JSON":
         described = json.loads(schema.text)
         names = tuple(described.get("properties") or ()) if isinstance(described, dict) else ()
     else:
-        is_protobuf = schema.kind == "PROTOBUF"
-        own_format = ProtobufFormat if is_protobuf else AvroFormat
-        message_format: SchemaFormat = own_format(key_record=record)
-        parsed, _ = message_format.parse(schema, is_key=True)
+        parsed, _ = parse_record(schema, record, is_key=True)
         names = tuple(parsed.column.names)
     if not names:
         raise SchemaError("has no fields")

@@ -24,14 +24,11 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.topics import FollowedTopi
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 
 if TYPE_CHECKING:
-    from pyspark.sql.connect.dataframe import DataFrame
-    from pyspark.sql.connect.session import SparkSession
-    from pyspark.sql.types import StructType
+    import pyarrow as pa
 
-    from dbt.adapters.iceberg_stream.stream.sources.arrow.records import IsOther, RecordDecoder
-    from dbt.adapters.iceberg_stream.stream.sources.formats.json_types import OwnMessages
-    from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import MessageSchemas
-
+    from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import MessageDecoder
+    from dbt.adapters.iceberg_stream.stream.sources.formats.message_schemas import MessageSchemas
+    from dbt.adapters.iceberg_stream.stream.sources.formats.values import Values
 
 HAS_SUBJECT = "Set the source's `subject` to the subject of the schema"
 CHOOSE = "Set the source's `record` to the one to read, and others are skipped"
@@ -110,113 +107,68 @@ class TopicSchemas:
             pinned[subject] = list(dict.fromkeys(ids + (later if ids else later[::-1])))
         return {**upper, SCHEMA_IDS: pinned}
 
-    def columns_of(self, topics: Sequence[str], pinned: Frontier) -> str:
-        """Return the columns of a frontier's schemas as text.
+    def columns(
+        self, topics: Sequence[str], pinned: Frontier, declared: pa.Schema | None
+    ) -> pa.Schema:
+        """Return the columns of a frontier's schemas; none if it has no schema.
 
         Args:
             topics: the topics whose messages are read.
             pinned: the frontier.
+            declared: the columns of the source's definition, if it has them.
         """
-        return self._schemas(topics, pinned, None).columns.simpleString()
-
-    def unpack(
-        self,
-        spark: SparkSession,
-        envelope: Envelope,
-        messages: DataFrame,
-        topics: Sequence[str],
-        pinned: Frontier,
-        sample: Callable[[], Iterable[int]],
-    ) -> DataFrame:
-        """Decode messages; see Envelope.unpack.
-
-        Args:
-            spark: the Spark session.
-            envelope: the format of the messages.
-            messages: a frame with the columns of Spark's Kafka source.
-            topics: their topics.
-            pinned: a frontier with the ids of their schemas.
-            sample: returns ids that some messages of the topics have, for messages.
-
-        Raises:
-            StreamError: the registry has no schema of them, so that their columns are not known.
-        """
-        from dbt.adapters.iceberg_stream.stream.sources.formats.json_types import unpack_json
-        from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import (
-            SchemaMessages,
-        )
-
-        schemas = self._schemas(topics, pinned, self._declared(spark))
-        if not schemas.columns.fields:
-            self._require_readable(topics, pinned, schemas)
-            self.learn(sample())
-            raise self._without_columns(topics)
-        if envelope.of_json_record:
-            return unpack_json(spark, envelope, schemas, messages)
-        return SchemaMessages(envelope, schemas).unpack(messages)
+        return self._schemas(topics, pinned, declared).columns
 
     def decoder(
-        self, spark: SparkSession, topics: Sequence[str], pinned: Frontier, zone: str | None = None
-    ) -> RecordDecoder | None:
-        """Return what decodes messages without Spark; None if Spark has to.
+        self, topics: Sequence[str], pinned: Frontier, declared: pa.Schema | None, values: Values
+    ) -> MessageDecoder:
+        """Return what decodes messages.
 
         Args:
-            spark: the Spark session.
-            topics: the topics of the messages.
+            topics: their topics.
             pinned: a frontier with the ids of their schemas.
-            zone: the time zone of times without one in JSON; None if Spark has to read times.
+            declared: the columns of the source's definition, if it has them.
+            values: converts values.
         """
-        from dbt.adapters.iceberg_stream.stream.sources.arrow.avro import avro_decoder
-        from dbt.adapters.iceberg_stream.stream.sources.arrow.json_schema import json_decoder
-        from dbt.adapters.iceberg_stream.stream.sources.arrow.protobuf import protobuf_decoder
+        from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import (
+            MessageDecoder,
+        )
 
-        declared = self._declared(spark)
-        is_other = self._is_other(topics, pinned, declared)
         schemas = self._schemas(topics, pinned, declared)
-        if self.envelope.schema_format == "json":
-            return json_decoder(schemas, self.envelope.required, zone, is_other)
-        is_avro = self.envelope.schema_format == "avro"
-        return (avro_decoder if is_avro else protobuf_decoder)(schemas, is_other)
-
-    def own_messages(
-        self, spark: SparkSession, topics: Sequence[str], pinned: Frontier
-    ) -> OwnMessages:
-        """Return what picks messages in JSON of the record type without Spark.
-
-        Args:
-            spark: the Spark session.
-            topics: the topics of the messages.
-            pinned: a frontier with the ids of their schemas.
-        """
-        from dbt.adapters.iceberg_stream.stream.sources.formats.json_types import OwnMessages
-
-        declared = self._declared(spark)
-        schemas = self._schemas(topics, pinned, declared)
-        return OwnMessages.of(schemas, self._is_other(topics, pinned, declared))
-
-    def _is_other(
-        self, topics: Sequence[str], pinned: Frontier, declared: StructType | None
-    ) -> IsOther:
-        """Return what asks the registry whether the messages of another schema are skipped."""
 
         @cache
-        def is_other(number: int) -> bool:
+        def learn(number: int) -> MessageSchemas:
             self.learn([number])
-            return number in self._schemas(topics, pinned, declared).others
+            return self._schemas(topics, pinned, declared)
 
-        return is_other
+        return MessageDecoder(self.envelope, schemas.columns, values, schemas, learn)
 
-    def _declared(self, spark: SparkSession) -> StructType | None:
-        """Return the columns of the source's definition, if it has them."""
-        from pyspark.sql.types import StructType
+    def without_columns(
+        self, topics: Sequence[str], pinned: Frontier, sample: Callable[[], Iterable[int]]
+    ) -> StreamError:
+        """Return the error for topics whose columns are not known.
 
-        return StructType(self.envelope.fields(spark)) if self.envelope.columns else None
+        Args:
+            topics: the topics whose messages are read.
+            pinned: a frontier with the ids of their schemas.
+            sample: returns ids that some messages of the topics have.
+        """
+        schemas = self._schemas(topics, pinned, None)
+        ids = schema_ids_of(pinned)
+        own = {number for subject in self._subjects(topics) for number in ids.get(subject) or ()}
+        if reasons := [why for number, why in schemas.unreadable.items() if number in own]:
+            return StreamError(
+                f"No schema of {self._named_subjects(topics)} in the registry at "
+                f"{self.registry.address} can be read. The topic {'; '.join(reasons)}."
+            )
+        self.learn(sample())
+        return self._without_columns(topics)
 
     def _schemas(
-        self, topics: Sequence[str], pinned: Frontier, declared: StructType | None
+        self, topics: Sequence[str], pinned: Frontier, declared: pa.Schema | None
     ) -> MessageSchemas:
-        from dbt.adapters.iceberg_stream.stream.sources.formats.json_types import json_schemas
-        from dbt.adapters.iceberg_stream.stream.sources.formats.schema_messages import (
+        from dbt.adapters.iceberg_stream.stream.sources.formats.message_schemas import (
+            json_schemas,
             message_schemas,
         )
 
@@ -250,12 +202,13 @@ class TopicSchemas:
             types = {name for schema in own for name in record_names(schema) or ()}
         else:
             types = {envelope.record, envelope.key_record or envelope.record}
+        seen = self._seen_types(own)
         for number in self._seen.keys() - {schema.id for schema in own}:
             names = record_names(self._seen[number])
             if names is None or not types.isdisjoint(names):
                 unreadable[number] = self._why_unreadable(number, names, topics, HAS_SUBJECT)
             elif envelope.record is None:
-                advice = f"{self._seen_types()} {CHOOSE}" if names else HAS_SUBJECT
+                advice = f"{seen} {CHOOSE}" if names else HAS_SUBJECT
                 unreadable[number] = self._why_unreadable(number, names, topics, advice)
             else:
                 others[number] = names
@@ -269,10 +222,14 @@ class TopicSchemas:
         subjects = self._named_subjects(topics)
         return f"has the schema {number}{of}, which is not under {subjects}. {advice}"
 
-    def _seen_types(self) -> str:
-        """Return a sentence about the record types of messages that were seen, if there are any."""
+    def _seen_types(self, own: Sequence[RegisteredSchema] = ()) -> str:
+        """Return a sentence about the record types of messages, if any are known.
+
+        Args:
+            own: the schemas of the topics' subjects, beside those that messages were seen to have.
+        """
         # Batches are read in several threads, which may add schemas.
-        seen = [*self._seen.values()]
+        seen = [*own, *self._seen.values()]
         names = {name for schema in seen for name in record_names(schema) or ()}
         return f"The messages are of {named(sorted(names))}." if names else ""
 
@@ -294,18 +251,6 @@ class TopicSchemas:
         if not self.envelope.reads_keys:
             return []
         return _subjects_of(topics, "key", self.envelope.key_record)
-
-    def _require_readable(
-        self, topics: Sequence[str], pinned: Frontier, schemas: MessageSchemas
-    ) -> None:
-        """Raise StreamError if the subjects have schemas, none of which can be read."""
-        ids = schema_ids_of(pinned)
-        own = {number for subject in self._subjects(topics) for number in ids.get(subject) or ()}
-        if reasons := [why for number, why in schemas.unreadable.items() if number in own]:
-            raise StreamError(
-                f"No schema of {self._named_subjects(topics)} in the registry at "
-                f"{self.registry.address} can be read. The topic {'; '.join(reasons)}."
-            )
 
     def _without_columns(self, topics: Sequence[str]) -> StreamError:
         subjects = self._named_subjects(topics)

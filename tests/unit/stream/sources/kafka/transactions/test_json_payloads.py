@@ -6,18 +6,13 @@ import json
 import random
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.sources.arrow.debezium import decode_debezium
 from dbt.adapters.iceberg_stream.stream.sources.kafka.transactions.json_payloads import parse_json
 from dbt.adapters.iceberg_stream.stream.sources.kafka.transactions.payload_fields import Payload
 
 TABLE = ("name", "db", "schema", "table")
 MEMBERS = ("status", "id", "data_collections", "commit", "xid")
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-COLUMNS = {"id": "id", "name": "name"}
 ROWS: list[Any] = [
     None,
     {},
@@ -113,29 +108,9 @@ def parse_with_python(value: bytes) -> Any:
     return payload if isinstance(payload, dict) else {}
 
 
-def decoded(value: bytes) -> list[dict[str, Any]] | None:
-    messages = pa.record_batch({"value": pa.array([value]), "offset": pa.array([1])})
-    try:
-        batches = list(decode_debezium([messages], SCHEMA, COLUMNS))
-    except ArrowFallback:
-        return None
-    return [row for batch in batches for row in batch.to_pylist()]
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_random_messages(seed: int) -> None:
     chance = random.Random(seed)
     values = [random_value(chance) for _ in range(200)]
-    rows: list[bytes] = []
-    payloads = list(parse_json(values, rows))
-    for value, payload, row in zip(values, payloads, rows, strict=True):
+    for value, payload in zip(values, parse_json(values), strict=True):
         assert parsed(payload) == read_of(parse_with_python(value)), value
-        assert decoded(row) == decoded(value), value
-    assert list(map(parsed, parse_json(values))) == list(map(parsed, payloads))
-
-
-def test_rows_without_what_is_not_decoded() -> None:
-    change = {"before": None, "after": {"id": 1}, "source": SOURCES[2], "op": "u", "ts_ms": 1}
-    rows: list[bytes] = []
-    list(parse_json([json.dumps({**change, "transaction": TRANSACTIONS[1]}).encode()], rows))
-    assert rows == [b'{"op":"u","before":null,"after":{"id": 1}}']

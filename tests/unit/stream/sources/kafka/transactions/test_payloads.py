@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import RegisteredSchema
 from dbt.adapters.iceberg_stream.stream.sources.kafka.transactions import payloads as module
 from dbt.adapters.iceberg_stream.stream.sources.kafka.transactions.payload_fields import (
@@ -156,23 +155,48 @@ def test_json_with_the_id_of_a_schema() -> None:
 def test_schemas_without_what_is_read() -> None:
     """Fields that are missing, or have other types than Debezium's, are absent."""
     fields = {"op": "bytes", "transaction": "string", "source": record("S", table="double")}
-    for schema in (record("R", x="null", y="int"), record("R", **fields)):
+    for schema, body in (
+        (record("R", x="null", y="int"), b"\0"),
+        (record("R", **fields), b"\0\0" + bytes(8)),
+    ):
         registry = Registry("AVRO")
         registry.schemas[1] = RegisteredSchema(1, json.dumps(schema))
-        body = b"\0\0" + bytes(8)
-        assert read(payload_reader(registry), [header(1) + body]) == [Payload()]
+        # What follows a record makes it bad, as for its batch.
+        for bodies in ([body, body + b"\0"], [body, body + b"\0"] * 4):
+            payloads = read(payload_reader(registry), [header(1) + own for own in bodies])
+            assert payloads == [Payload(), None] * (len(bodies) // 2)
 
 
 def test_schemas_that_cannot_be_read() -> None:
     registry = Registry("AVRO")
     registry.schemas[1] = RegisteredSchema(1, '"string"')
     assert read(payload_reader(registry), [header(1) + b"\2a"]) == [None]
-    for kind, words in (
-        ([*optional("string"), "long"], "a union of several types"),
-        ({"type": "fixed", "name": "f", "size": 2}, "a `fixed`"),
-    ):
-        changed = json.loads(json.dumps(CHANGE))
-        changed["fields"].append({"name": "more", "type": kind})
-        registry.schemas[2] = RegisteredSchema(2, json.dumps(changed))
-        with pytest.raises(StreamError, match=f"the schema 2, which has {words}"):
-            payload_reader(registry).parse([header(2)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ([*optional("string"), "long"], b"\4\2"),
+        ({"type": "fixed", "name": "f", "size": 2}, b"ab"),
+        (record("More", a={"type": "map", "values": {"type": "array", "items": "int"}}), b"\0"),
+    ],
+)
+def test_other_types_than_those_of_debezium(kind: Any, body: bytes) -> None:
+    changed = json.loads(json.dumps(CHANGE))
+    changed["fields"].append({"name": "more", "type": kind})
+    registry = Registry("AVRO")
+    registry.schemas[2] = RegisteredSchema(2, json.dumps(changed))
+    change = header(2) + encoder("AVRO")(CHANGES[0])[5:] + body
+    for count in (1, 8):
+        messages = [change] * count + [change[:-1]]
+        expected = [*payloads_of(CHANGES[0]) * count, None]
+        assert read(payload_reader(registry), messages) == expected
+
+
+def test_texts_that_are_not_utf8() -> None:
+    """Whether or not other messages are beside them."""
+    good = encoder("AVRO")(END)
+    bad = good.replace(b"public.orders", b"public.\xffrders")
+    for count in (1, 8):
+        payloads = read(payload_reader(Registry("AVRO")), [good] * count + [bad])
+        assert payloads == [*payloads_of(END) * count, None]

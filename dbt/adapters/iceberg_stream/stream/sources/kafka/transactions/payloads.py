@@ -40,24 +40,18 @@ class PayloadReader:
     # When the registry is asked again, by the headers of messages whose schemas it did not have.
     _missing: dict[bytes, float] = field(default_factory=dict, init=False, repr=False)
 
-    def parse(
-        self, values: Sequence[bytes], rows: list[bytes] | None = None
-    ) -> Iterable[Payload | None]:
+    def parse(self, values: Sequence[bytes]) -> Iterable[Payload | None]:
         """Return the payload of each message; None for a bad or an empty one.
 
         Args:
             values: the messages.
-            rows: takes the messages, without what a batch does not decode, as their payloads are
-                taken; None if the messages are not needed.
 
         Raises:
             StreamError: the registry refuses, or does not answer; or messages have a schema that
                 cannot be read here.
         """
         if self.registry is None:
-            return _parse_json(values, rows)
-        if rows is not None:
-            rows.extend(values)
+            return _parse_json(values)
         headers = [value[:HEADER_BYTES] if value[:1] == MAGIC_BYTES else b"" for value in values]
         distinct = set(headers)
         if len(distinct) == 1:
@@ -89,14 +83,12 @@ class PayloadReader:
         return self._parsers[header]
 
 
-def _parse_json(
-    values: Sequence[bytes], rows: list[bytes] | None = None
-) -> Iterable[Payload | None]:
+def _parse_json(values: Sequence[bytes]) -> Iterable[Payload | None]:
     from dbt.adapters.iceberg_stream.stream.sources.kafka.transactions.json_payloads import (
         parse_json,
     )
 
-    return parse_json(values, rows)
+    return parse_json(values)
 
 
 def _bad_records(values: Sequence[bytes]) -> list[Payload | None]:

@@ -75,10 +75,9 @@ def read_runs(
     with closing(read_messages(consumer, topic, partition, low, high)) as chunks:
         for messages in chunks:
             values = [message.value() or b"" for message in messages]
-            rows: list[bytes] | None = [] if is_kept else None
-            yield from _group(messages, payloads.parse(values, rows))
-            if rows is not None:
-                is_kept = kept.add(place, rows, [message.offset() or 0 for message in messages])
+            yield from _group(messages, payloads.parse(values))
+            if is_kept:
+                is_kept = kept.add(place, values, [message.offset() or 0 for message in messages])
 
 
 def _group(messages: Sequence[Message], payloads: Iterable[Payload | None]) -> Iterator[ChangeRun]:
