@@ -80,7 +80,8 @@ setup(
         "kafka": [
             # Reads messages and offsets.
             "confluent-kafka>=2.5",
-            # Decodes most Avro to Arrow, faster. It is young, so a minor version has to pass the tests first.
+            # Decodes most Avro to Arrow, faster. It is young, so a minor version has to pass the
+            # tests first.
             "pyruhvro>=0.4,<0.5",
             # Decodes most Protobuf to Arrow; young, too.
             "ptars>=0.0.25,<0.1",
