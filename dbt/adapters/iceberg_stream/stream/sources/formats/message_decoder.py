@@ -225,13 +225,14 @@ class MessageDecoder:
         deleted = np.zeros(len(values), np.bool_)
         if type(None) in set(map(type, values)):
             deleted = np.array([value is None for value in values], np.bool_)
-        bodies: Sequence[bytes | None] = values
+        bodies, absent = values, deleted
         bad: dict[int, str] = {}
         if self.envelope.tombstone_deletes and deleted.any():
             bodies = [k if v is None else v for v, k in zip(values, keys, strict=True)]
-            bad = {place: NOTHING for place, body in enumerate(bodies) if body is None}
+            absent = np.array([body is None for body in bodies], np.bool_)
+            bad = dict.fromkeys(np.flatnonzero(absent).tolist(), NOTHING)
         parts, skipped = list[Decoded](), 0
-        for group in self._groups(bodies):
+        for group in self._groups(bodies, absent):
             if group.number is None:
                 skipped += self._refuse(group, bodies, deleted, bad)
             else:
@@ -245,16 +246,15 @@ class MessageDecoder:
         name = self.envelope.table_column
         return self.columns.append(pa.field(name, pa.string())) if name else self.columns
 
-    def _groups(self, bodies: Sequence[bytes | None]) -> Iterator[_Group]:
-        places = np.arange(len(bodies))
-        if type(None) in set(map(type, bodies)):
-            places = np.array([p for p, body in enumerate(bodies) if body is not None], np.int64)
+    def _groups(self, bodies: Sequence[bytes | None], absent: Mask) -> Iterator[_Group]:
+        places = np.flatnonzero(~absent)
         messages: Any = bodies
         if len(places) < len(bodies):
             messages = [bodies[place] for place in places.tolist()]
         if self.schemas is None or self.of_source:
-            # Fast, as the first byte of JSON is larger than that of a header.
-            if self._kind == "JSON" and has_header(min(filter(None, messages), default=b"")):
+            # The first byte of JSON is larger than that of a header.
+            least = min(messages, default=b"") or min(filter(None, messages), default=b"")
+            if self._kind == "JSON" and has_header(least):
                 messages = list(map(json_text, messages))
             yield _Group(next(iter(self._types)), places, messages)
             return

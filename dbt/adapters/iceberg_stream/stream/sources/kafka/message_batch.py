@@ -59,7 +59,7 @@ class MessageBatch:
         self.values.extend(values)
         self.offsets.append(offsets)
         self.partitions.append((partition, len(values)))
-        self.nbytes += sum(map(len, filter(None, values))) + offsets.nbytes
+        self.nbytes += len(b"".join(filter(None, values))) + offsets.nbytes
         for name, column in metadata.items():
             self.metadata.setdefault(name, []).append(column)
             self.nbytes += column.nbytes
