@@ -144,7 +144,7 @@ def test_records_that_lack_a_key(spark: Session, tmp_path: Path) -> None:
 
 
 def test_records_of_a_reader_with_options(spark: Session, tmp_path: Path) -> None:
-    """They are as Spark's reader sees them."""
+    """They are as Spark's reader sees them: a key that is missing is null."""
     lines = ['{"id": 1, "x": "a", "day": "31.12.2025"}', '[{"id": 3}, {"x": "e"}]', "{"]
     (tmp_path / "one.json").write_text("\n".join(lines))
     columns = "id int, x string, day date"
@@ -159,6 +159,12 @@ def test_records_of_a_reader_with_options(spark: Session, tmp_path: Path) -> Non
     sql = f"select id, x, {BAD}, {WHERE} from v where {BAD} is not null"
     [bad] = spark.rows(sql, v=frame).to_pylist()
     assert bad[BAD] == "{" and bad[WHERE].endswith("/one.json")
+    source = files_source(spec, fs.LocalFileSystem(), str(tmp_path), ["id"])
+    frame = source.read(spark.spark, None, upper)
+    assert frame.columns == source.empty(spark.spark).columns
+    bad = spark.rows(f"select {BAD} as bad from v where {BAD} is not null order by 1", v=frame)
+    assert bad["bad"].to_pylist() == ["{", '{"x":"e"}']
+    assert [row["id"] for row in rows_of(spark, source, None, upper)] == [1, 3]
 
 
 @pytest.mark.timeout(60)

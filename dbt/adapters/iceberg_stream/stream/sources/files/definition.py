@@ -49,7 +49,7 @@ def files_source(
         columns=spec.get("columns"),
         options=options,
         late_seconds=float(spec.get("late_seconds", 600.0)),
+        required=tuple(required) if file_format == "json" else (),
     )
-    if file_format == "json" and are_lines(options):
-        return JsonFilesSource(**common, required=tuple(required))
-    return FilesSource(**common)
+    is_lines = file_format == "json" and are_lines(options)
+    return JsonFilesSource(**common) if is_lines else FilesSource(**common)

@@ -16,7 +16,7 @@ from dbt.adapters.iceberg_stream.stream.sources.files.source import FilesSource,
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
 from dbt.adapters.iceberg_stream.stream.sources.formats.json_records import REFUSED, with_strings
 from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import MessageDecoder
-from dbt.adapters.iceberg_stream.stream.sources.formats.values import Values
+from dbt.adapters.iceberg_stream.stream.sources.formats.values import TIME_ZONE, Values
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     MAJOR,
     MINOR,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dbt.adapters.iceberg_stream.engines.session import Session
 
 BLOCK_BYTES = 2 * 1024 * 1024
-TIME_ZONE = "spark.sql.session.timeZone"
 
 
 def are_lines(options: Mapping[str, str]) -> bool:
@@ -45,13 +44,7 @@ def are_lines(options: Mapping[str, str]) -> bool:
 
 @dataclass
 class JsonFilesSource(FilesSource):
-    """A folder with files of JSON lines; see FilesSource.
-
-    Attributes:
-        required: columns that a record must have; the value may be null.
-    """
-
-    required: tuple[str, ...] = ()
+    """A folder with files of JSON lines; see FilesSource. A value that is required may be null."""
 
     @property
     def has_bad(self) -> bool:

@@ -13,6 +13,7 @@ import pyarrow.fs as fs
 
 from dbt.adapters.iceberg_stream.catalog.locations import spark_path
 from dbt.adapters.iceberg_stream.errors.logger import Logger
+from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.sources.files.arrow_parquet import (
     REBASE,
@@ -76,6 +77,7 @@ class FilesSource:
         columns: of the records, as Spark's DDL; None for the columns of Parquet files.
         options: of Spark's reader.
         late_seconds: how much later than its time a file may land.
+        required: columns that a JSON record must have.
         ordered: whether rows come in the order of the files.
     """
 
@@ -86,6 +88,7 @@ class FilesSource:
     columns: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     late_seconds: float = 600.0
+    required: tuple[str, ...] = ()
     ordered: bool = False
     has_truncates: bool = field(default=False, init=False)
     _schema_cache: tuple[str, StructType | None] = field(default=("", None), init=False)
@@ -225,10 +228,16 @@ class FilesSource:
             f.lit(False).alias("deleted"),
             f.lit(False).alias("truncated"),
         )
-        return frame.select("*", *where, change.alias(CHANGE))
+        columns = [f.col(quote(name)) for name in frame.columns]
+        if self.required:
+            # Spark does not tell a key that is missing from one that is null.
+            has_keys = f.concat(*(f.col(quote(name)).cast("string") for name in self.required))
+            absent = f.when(has_keys.isNull(), f.to_json(f.struct(*columns)))
+            columns[-1] = f.coalesce(columns[-1], absent).alias(BAD)
+        return frame.select(*columns, *where, change.alias(CHANGE))
 
     def _records(self, spark: SparkSession, files: Sequence[LandedFile]) -> DataFrame:
-        """Return records with BAD; `_metadata` of their files can be selected."""
+        """Return records, BAD behind them; `_metadata` of their files can be selected."""
         paths = [self.path_of(file) for file in files]
         reader = spark.read.options(**self.options)
         if self.has_bad:

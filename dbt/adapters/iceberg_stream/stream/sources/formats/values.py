@@ -45,6 +45,8 @@ NAMED_FLOATS = {
     **dict.fromkeys(("-Infinity", "-INF"), -math.inf),
 }
 
+# The session's setting that has the zone of times without one.
+TIME_ZONE = "spark.sql.session.timeZone"
 UTC = ("UTC", "Etc/UTC", "GMT", "Z")
 # Not of the year 0, which Python does not have.
 DAY = r"(?:[1-9]\d{3}|0[1-9]\d\d|00[1-9]\d|000[1-9])-\d\d-\d\d"

@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import (
 )
 from dbt.adapters.iceberg_stream.stream.sources.formats.message_metadata import TYPES
 from dbt.adapters.iceberg_stream.stream.sources.formats.schema_registry import SchemaRegistry
-from dbt.adapters.iceberg_stream.stream.sources.formats.values import Values
+from dbt.adapters.iceberg_stream.stream.sources.formats.values import TIME_ZONE, Values
 from dbt.adapters.iceberg_stream.stream.sources.formats.wire_format import HEADER_BYTES, schema_id
 from dbt.adapters.iceberg_stream.stream.sources.kafka.client import KafkaClient
 from dbt.adapters.iceberg_stream.stream.sources.kafka.frontiers import (
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 
 # Messages of each partition that are read to name their record types.
 NEWEST = 1000
-TIME_ZONE = "spark.sql.session.timeZone"
 logger = Logger()
 
 

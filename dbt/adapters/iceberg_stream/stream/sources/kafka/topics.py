@@ -8,8 +8,6 @@ their progress in case they are listed again.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from dbt.adapters.iceberg_stream.errors.wrong_values import must_be_one_of
@@ -113,20 +111,6 @@ class FollowedTopics:
         if lower is None or self.transaction_topic is None:
             return False
         return self.transaction_partition not in lower
-
-    def spark_offsets(self, offsets: Mapping[str, int], topics: Collection[str]) -> str:
-        """Return offsets as JSON for Spark's Kafka source.
-
-        Args:
-            offsets: offsets by partition.
-            topics: the topics to include.
-        """
-        by_topic: dict[str, dict[str, int]] = {}
-        for partition, offset in offsets.items():
-            topic, number = self.place(partition)
-            if topic in topics:
-                by_topic.setdefault(topic, {})[str(number)] = int(offset)
-        return json.dumps(by_topic)
 
     def check(self, message_format: str, transactions: bool) -> None:
         """Check that the options of the topics do not contradict each other.
