@@ -481,7 +481,7 @@ class TestUnions:
         shop.send_bytes("bad_unions", producer.header + b"\4\2")
         number = int.from_bytes(producer.header[1:], "big")
         output = failure("bad")
-        assert "1 records cannot be read, the first at bad_unions, partition 0, offset 1" in output
+        assert "1 record cannot be read, at bad_unions, partition 0, offset 1" in output
         assert f"has the schema {number}, whose union has no record with the index of" in output
         assert "Check that its producer sends the id of the schema" in output
 

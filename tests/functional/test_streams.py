@@ -280,7 +280,7 @@ class TestBadRecords:
     def test_they_stop_the_stream_or_are_kept(self, project: Any) -> None:
         land(project, "1", (1, "new", 1.0, "c"), (2, "new", "much", "c"))
         _, said = run_dbt_and_capture(["run", "-s", "orders"], expect_pass=False)
-        assert "1 records cannot be read" in said and "orders/1.json" in said
+        assert "1 record cannot be read" in said and "orders/1.json" in said
         # As older versions have made it.
         columns = "place string, record string, seen_at timestamp"
         run(project, f"create table {{schema}}.letters__dead_letters ({columns})")
@@ -299,7 +299,7 @@ class TestBadRecords:
         (Path(project.project_root) / "landing/orders/3.json").write_text("{spoiled\n")
         for model in ("plain", "history"):
             _, said = run_dbt_and_capture(["run", "-s", model], expect_pass=False)
-            assert "1 records cannot be read" in said, model
+            assert "1 record cannot be read" in said, model
 
     def test_a_batch_that_is_written_again(self, project: Any) -> None:
         """Its changes turn out to be late; its bad records are dead letters once all the same."""

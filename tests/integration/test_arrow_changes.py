@@ -69,8 +69,8 @@ def query_of(columns: Sequence[str], where: str = "") -> StreamQuery:
 def arrow_changes(spark: Session, query: StreamQuery, source: Messages) -> pa.Table:
     """What PyArrow makes of the query."""
     selection = Selection(query, source.arrow_schema(spark, None, source.end), None, spark.setting)
-    assert selection.of_records(source.arrow_schema(spark, None, source.end))
-    return pa.Table.from_batches(map(selection.of_record, decoded_rows(spark, source)))
+    assert selection.can_compute(source.arrow_schema(spark, None, source.end))
+    return pa.Table.from_batches(map(selection.changes_of, decoded_rows(spark, source)))
 
 
 def assert_same(spark: Session, query: StreamQuery, source: Messages) -> pa.Table:

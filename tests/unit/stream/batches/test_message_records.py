@@ -150,8 +150,8 @@ def test_structs_without_fields(kind: pa.DataType) -> None:
 
 
 def test_bad_records_stop_a_stream() -> None:
-    with pytest.raises(StreamError, match=r"1 records cannot be read, the first at offset 5: { \("):
+    with pytest.raises(StreamError, match=r"1 record cannot be read, at offset 5: { \("):
         list(records_of(*PARTS, table=False).rows())
-    words = "2 records of this run cannot be read, more than the 1 that `bad_record_limit` allows"
+    words = "2 records of this run cannot be read, and `bad_record_limit` allows 1"
     with pytest.raises(StreamError, match=words):
         list(records_of(*PARTS, limit=1).rows())

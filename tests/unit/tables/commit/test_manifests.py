@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -33,6 +33,7 @@ from dbt.adapters.iceberg_stream.tables.commit.manifest_writer import write_mani
 from dbt.adapters.iceberg_stream.tables.commit.manifests import (
     DELETED,
     READ_AHEAD,
+    DamagedFile,
     iter_manifests,
     read_manifest,
     read_manifest_list,
@@ -220,9 +221,9 @@ def write_again(lake: IcebergCatalog, name: str, codec: str) -> None:
         entry._data += [value]
         entry.data_file._data += [value]
     output = table.io.new_output(manifest.manifest_path)
-    with AvroOutputFile[ManifestEntry](
-        output, schema, "manifest_entry", schema, {"avro.codec": codec}
-    ) as writer:
+    # The file must not be shorter than the manifest list says.
+    meta = {"avro.codec": codec, "comment": " " * manifest.manifest_length}
+    with AvroOutputFile[ManifestEntry](output, schema, "manifest_entry", schema, meta) as writer:
         writer.write_block([*entries])
 
 
@@ -255,6 +256,29 @@ def test_a_damaged_manifest_leaves_nothing_behind(lake: IcebergCatalog) -> None:
     assert [file.name for file in (home(lake) / "data").iterdir()] == [
         Path(file.file_path).name for file in removed
     ]
+
+
+def test_a_file_that_was_cut_off_anywhere(lake: IcebergCatalog) -> None:
+    """Its rest may still be in the memory behind what was read."""
+    make_table(lake)
+    insert(lake, ROWS)
+    (manifest,), table = listed(lake), load(lake)
+    location = table.metadata["snapshots"][-1]["manifest-list"]
+    files: tuple[tuple[str, Callable[[], Sequence[Any]]], ...] = (
+        (manifest.manifest_path, lambda: read_manifest(table.io, manifest)),
+        (location, lambda: read_manifest_list(table.io, location)),
+    )
+    for path, read in files:
+        file = Path(str(local_path(path)))
+        whole = file.read_bytes()
+        assert len(read()) == 1
+        # A list without any manifest is whole if it ends behind its header.
+        header = len(whole.split(whole[-16:])[0]) + 16
+        for size in set(range(len(whole))) - ({header} if path == location else set()):
+            file.write_bytes(whole[:size])
+            with pytest.raises(DamagedFile, match=file.name):
+                read()
+        file.write_bytes(whole)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

@@ -80,8 +80,8 @@ class Selection:
             return None
         return self._picked.columns
 
-    def of_records(self, columns: pa.Schema) -> bool:
-        """Return whether PyArrow computes the query of records that have all columns.
+    def can_compute(self, columns: pa.Schema) -> bool:
+        """Return whether PyArrow computes the query, if records have all columns of the source.
 
         Args:
             columns: of the records.
@@ -92,8 +92,8 @@ class Selection:
         self._renamed = picked
         return True
 
-    def of_record(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the changes of records; see `changes`."""
+    def changes_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the changes of rows that have all columns of the source; see `changes`."""
         columns = {name: rows[column] for name, column in self._renamed.items()}
         columns |= {name: rows[name] for name in rows.schema.names if name in HIDDEN}
         return self.changes(pa.record_batch(columns))
@@ -105,7 +105,8 @@ class Selection:
             ArrowFallback: Spark has to compute the batch.
         """
         if TRUNCATED in rows.schema.names:
-            raise ArrowFallback  # what comes before is left out
+            # Spark leaves out the rows that come before a truncate.
+            raise ArrowFallback
         rows = self._picked.select(rows)
         columns = {name: rows[name] for name in rows.schema.names if name not in HIDDEN}
         # Their places in the batch say which of them counts most.

@@ -288,16 +288,18 @@ class BadRecords:
 
     def _too_many(self, count: int, example: str) -> StreamError:
         return StreamError(
-            f"{count} records of this run cannot be read, more than the {self.limit} that "
-            f"`bad_record_limit` allows; the last ones are {example}\nThose before are in "
-            f"{self.table}. Correct the source's `columns`, or raise `bad_record_limit`."
+            f"{count:,} records of this run cannot be read, and `bad_record_limit` allows "
+            f"{self.limit:,}. The first of this batch is {example}\nThose of earlier batches are "
+            f"in {self.table}. Correct the source's definition, or raise `bad_record_limit`."
         )
 
 
 def _stopped(count: int, example: str) -> StreamError:
+    found = f"1 record cannot be read, {example}"
+    if count > 1:
+        found = f"{count:,} records cannot be read, the first {example}"
     return StreamError(
-        f"{count} records cannot be read, the first {example}\n"
-        "Nothing of this batch was written. Correct the source's `columns`, or set "
+        f"{found}\nNothing of this batch was written. Correct the source's definition, or set "
         "`on_bad_record: dead_letters` to write bad records to a table."
     )
 

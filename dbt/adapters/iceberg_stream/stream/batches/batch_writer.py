@@ -239,11 +239,11 @@ class BatchWriter:
         if self._needs_spark or not self._fallbacks.allow_arrow():
             return None
         selection = self._selection(records.session)
-        if not selection.of_records(records.columns):
+        if not selection.can_compute(records.columns):
             self._explain(selection)
             return None
         try:
-            changes = map(selection.of_record, records.rows())
+            changes = map(selection.changes_of, records.rows())
             batch = self._write_arrow(changes, records.batch_range, write_id)
         except ArrowFallback:
             self._fallbacks.add()

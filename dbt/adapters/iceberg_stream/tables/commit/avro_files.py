@@ -45,29 +45,40 @@ def paused_collection() -> Iterator[None]:
 
 
 class SameSchemaFile(AvroFile[D]):
-    """An Avro file whose reader other files of the same schema use, too; readers have no state."""
+    """An Avro file whose reader other files of the same schema use, too; readers have no state.
 
-    __slots__ = ("_find_reader",)
+    PyIceberg's decoder does not notice the end of its bytes: of a file that was cut off, it reads
+    the memory behind them, which may still have the rest.
+    """
 
-    def __init__(self, input_file: InputFile, find_reader: Callable[[str], Reader]) -> None:
+    __slots__ = ("_find_reader", "_least_size", "_size")
+
+    def __init__(
+        self, input_file: InputFile, find_reader: Callable[[str], Reader], least_size: int = 0
+    ) -> None:
         """Prepare to read a file.
 
         Args:
             input_file: the file.
             find_reader: returns the reader of an Avro schema, which is JSON.
+            least_size: bytes that the file has at least.
         """
         super().__init__(input_file)
         self._find_reader = find_reader
+        self._least_size = least_size
 
     def __enter__(self) -> SameSchemaFile[D]:
         """Read the file.
 
         Raises:
-            ValueError: it has no schema, or is no Avro file.
+            ValueError: it has no schema, is no Avro file, or is too short.
         """
         with self.input_file.open() as stream:
-            self.decoder = new_decoder(stream.read())
+            content = stream.read()
+        self.decoder, self._size = new_decoder(content), len(content)
         self.header = HEADER_READER.read(self.decoder)
+        if self._size < max(self._least_size, self.decoder.tell()):
+            raise self._damaged()
         if SCHEMA_KEY not in self.header.meta:
             raise ValueError(f"{self.input_file.location} has no Avro schema")
         self.reader = self._find_reader(self.header.meta[SCHEMA_KEY])
@@ -98,6 +109,8 @@ class SameSchemaFile(AvroFile[D]):
                     if place == position:
                         field = content[begin : decoder.tell()]
                 yield record, field
+            if decoder.tell() != len(content):
+                raise self._damaged()
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
         """Iterate over the blocks: how many records each has, and its content."""
@@ -107,10 +120,16 @@ class SameSchemaFile(AvroFile[D]):
                 count = self.decoder.read_int()
             except EOFError:
                 return
-            content = self.decoder.read_bytes()
+            length = self.decoder.read_int()
+            if not 0 <= length <= self._size - self.decoder.tell() - SYNC_SIZE:
+                raise self._damaged()
+            content = self.decoder.read(length)
             yield count, content if codec is None else codec.decompress(content)
             if self.decoder.read(SYNC_SIZE) != self.header.sync:
-                raise ValueError(f"{self.input_file.location} is damaged after a block")
+                raise self._damaged()
+
+    def _damaged(self) -> ValueError:
+        return ValueError(f"{self.input_file.location} is damaged")
 
 
 class CopyWriter(Writer):

@@ -142,7 +142,9 @@ def read_manifest(
 def _entries(io: FileIO, manifest: ManifestFile) -> Iterator[StoredEntry]:
     next_row_id, number = first_row_id(manifest), manifest.sequence_number
     snapshot_id, spec_id = manifest.added_snapshot_id, manifest.partition_spec_id
-    file = SameSchemaFile[StoredEntry](io.new_input(manifest.manifest_path), _manifest_reader)
+    file = SameSchemaFile[StoredEntry](
+        io.new_input(manifest.manifest_path), _manifest_reader, manifest.manifest_length
+    )
     with _naming(manifest.manifest_path), file as reader:
         schema = reader.header.meta[SCHEMA_KEY]
         for item, content in reader.with_bytes(DATA_FILE):
@@ -246,7 +248,7 @@ def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:
     """
     file = SameSchemaFile[ManifestFile](io.new_input(location), _manifest_list_reader)
     with _naming(location), file as reader:
-        return list(reader)
+        return [manifest for manifest, _ in reader.with_bytes(-1)]
 
 
 @lru_cache(CACHED_READERS)
