@@ -13,6 +13,7 @@ import pytest
 from dbt.tests.util import run_dbt, write_file
 from dbt_common.exceptions import CompilationError
 
+from tests.file_contents import file_contents
 from tests.functional.lake import rows
 
 SOURCES = """
@@ -109,9 +110,8 @@ class TestExternalSources:
         assert [tuple(row) for row in shown.agate_table.rows] == [(2,)]
 
     def test_the_secret_is_in_no_artifact_and_log(self, project: Any, files: Path) -> None:
-        root = Path(project.project_root)
-        texts = [p.read_text(errors="replace") for p in root.rglob("*") if p.is_file()]
-        assert not any("open sesame" in text for text in texts)
+        files_of_project = file_contents(Path(project.project_root))
+        assert not [file for file, content in files_of_project if b"open sesame" in content]
 
     def test_a_view_is_refused(self, project: Any, files: Path) -> None:
         view = "{{ config(materialized='view') }} select * from {{ source('landing', 'orders') }}"

@@ -16,6 +16,7 @@ import fastavro
 import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
+from tests.file_contents import file_contents
 from tests.functional.kafka_registry import (
     PASSWORD,
     Shop,
@@ -492,11 +493,9 @@ class TestAvro:
         assert "401 Unauthorized. Check the login in the profile's `kafka` connection" in said
 
     def test_no_secret_is_shown(self, project: Any) -> None:
-        for file in Path(project.project_root).rglob("*"):
-            if file.is_file():
-                content = file.read_bytes()
-                assert PASSWORD.encode() not in content, file
-                assert b"mistyped-password" not in content, file
+        for file, content in file_contents(Path(project.project_root)):
+            assert PASSWORD.encode() not in content, file
+            assert b"mistyped-password" not in content, file
 
 
 GROUP = "topics: [a, b], format: avro"

@@ -15,6 +15,7 @@ from dbt_common.exceptions import DbtRuntimeError
 
 from dbt.adapters.iceberg_stream.engines.embedded import status
 from dbt.adapters.iceberg_stream.materializations import python_model
+from tests.file_contents import file_contents
 from tests.functional.principals import DROP, INCREMENTAL, SNAPSHOT, TABLE, VIEW, contents
 from tests.servers.rest_catalog import RestCatalog
 
@@ -148,10 +149,10 @@ class TestWriterAndReader:
         tokens = [output["token"].encode() for output in outputs]
         root = Path(project.project_root)
         engine = Path(next(iter(outputs)).get("engine_home", root / ".iceberg_stream"))
-        written = [*root.rglob("*"), *Path(logs_dir).rglob("*"), *engine.glob("*.log*")]
-        files = [file for file in written if file.is_file()]
-        assert any(file.name == "dbt.log" for file in files)
-        assert not [f for f in files if any(token in f.read_bytes() for token in tokens)]
+        logs = [(file, file.read_bytes()) for file in engine.glob("*.log*")]
+        written = [*file_contents(root), *file_contents(Path(logs_dir)), *logs]
+        assert any(file.name == "dbt.log" for file, _ in written)
+        assert not [file for file, content in written if any(t in content for t in tokens)]
 
     def test_the_catalog_saw_each_user(self, project: Any, catalog: RestCatalog) -> None:
         seen = {(who, status) for who, method, _, status in catalog.requests() if method != "GET"}

@@ -11,6 +11,8 @@ from urllib.request import urlopen
 
 import psutil
 
+from tests.file_contents import file_contents
+
 SAMPLE_SECONDS = 0.3
 REST_PAGES = ("environment", "sql?details=true&length=1000", "jobs", "stages", "allexecutors")
 HTML_PAGES = ("environment/", "SQL/", "connect/", "executors/threadDump/?executorId=driver")
@@ -58,12 +60,12 @@ def _page(url: str) -> bytes:
 
 def leaks(folder: Path, secrets: Mapping[str, str], but: Path) -> list[str]:
     """Which secret stands in which file, all but one."""
-    files = [file for file in folder.rglob("*") if file.is_file() and file != but]
     return [
         f"{name} in {file.relative_to(folder)}"
-        for file in files
+        for file, content in file_contents(folder)
+        if file != but
         for name, secret in secrets.items()
-        if essence(secret) in file.read_bytes()
+        if essence(secret) in content
     ]
 
 
