@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -51,8 +51,8 @@ def source_of(folder: Path) -> FilesSource:
 
 
 def arrow_table(spark: Session, source: FilesSource, names: Sequence[str]) -> pa.Table | None:
-    def pick(schema: pa.Schema) -> Mapping[str, str] | None:
-        return {name: name for name in names} if set(names) <= set(schema.names) else None
+    def pick(schema: pa.Schema) -> Collection[str] | None:
+        return names if set(names) <= set(schema.names) else None
 
     upper = source.plan_batch(None, 10**9)
     assert upper is not None

@@ -101,13 +101,12 @@ class QueryText:
         Args:
             name: of the relation.
         """
-        keywords = [
-            self.around(index)
+        places = [
+            self._outside(index)
             for index, token in enumerate(self.tokens)
-            if index and token.text.lower() == name.lower()
-            if self.tokens[index - 1].token_type is TokenType.JOIN or self._is_from(index - 1)
+            if token.text.lower() == name.lower()
         ]
-        selects = [select for select in keywords if select is not None]
+        selects = [self.around(place) for place in places if place and self._is_source(place)]
         return selects[0] if len(selects) == 1 else None
 
     def around(self, number: int) -> int | None:
@@ -159,6 +158,21 @@ class QueryText:
                 indexes.append(index)
             depth += kind in OPEN
         return indexes
+
+    def _is_source(self, number: int) -> bool:
+        """Return whether a select reads what begins with a token."""
+        before = self.tokens[number - 1].token_type
+        if before is TokenType.JOIN or self._is_from(number - 1):
+            return True
+        around = self.around(number) if before is TokenType.COMMA else None
+        select = None if around is None else self.select(around)
+        return select is not None and select.source < number
+
+    def _outside(self, number: int) -> int:
+        """Return the index of a token, or of the first parenthesis right before it."""
+        while number and self.tokens[number - 1].token_type is TokenType.L_PAREN:
+            number -= 1
+        return number
 
     def _is_from(self, number: int) -> bool:
         before = self.tokens[number - 1].token_type  # `is distinct from` compares

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dbt.adapters.iceberg_stream.stream.batches import spark_rows
 from dbt.adapters.iceberg_stream.stream.batches.bad_records import BadRecords, RecordCounts
 from dbt.adapters.iceberg_stream.stream.batches.message_records import MessageRecords
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
@@ -112,9 +113,13 @@ PARTS = (
 )
 
 
-@pytest.mark.parametrize("is_remote", [False, True])
-def test_spark_gets_all_rows(is_remote: bool) -> None:
+@pytest.mark.parametrize(("is_remote", "is_small"), [(False, False), (True, False), (False, True)])
+def test_spark_gets_all_rows(
+    is_remote: bool, is_small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of batches of which only some have flags."""
+    if not is_small:
+        monkeypatch.setattr(spark_rows, "SENT_BYTES", 50)
     records = records_of(*PARTS)
     with records.frame(is_remote) as frame:
         found: Any = frame
@@ -126,7 +131,7 @@ def test_spark_gets_all_rows(is_remote: bool) -> None:
     assert records.counts == RecordCounts(truncates=1, skipped=4)
     assert records.bad == BAD
     spark: Any = records.session.spark
-    assert len(spark.folders) == (0 if is_remote else 1)
+    assert len(spark.folders) == (0 if is_remote or is_small else 1)
     assert not any(folder.exists() for folder in spark.folders)
 
 
@@ -139,8 +144,9 @@ def test_a_batch_without_rows() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.struct([]), pa.list_(pa.struct([]))])
-def test_structs_without_fields(kind: pa.DataType) -> None:
+def test_structs_without_fields(kind: pa.DataType, monkeypatch: pytest.MonkeyPatch) -> None:
     """No Parquet file has them."""
+    monkeypatch.setattr(spark_rows, "SENT_BYTES", 0)
     records = records_of(Records(rows(1, kind=kind)))
     with records.frame(False) as frame:
         found: Any = frame

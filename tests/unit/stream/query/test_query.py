@@ -10,7 +10,7 @@ import pytest
 
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
-from dbt.adapters.iceberg_stream.stream.query.picked import Picked
+from dbt.adapters.iceberg_stream.stream.query.picked import Picked, SparkPart
 from dbt.adapters.iceberg_stream.stream.query.query import (
     StreamQuery,
     get_change_sql,
@@ -49,6 +49,10 @@ KEYED = StreamOptions("s", keys=("id",))
             "on c.a is distinct from x.id",
         ),
         (
+            "select id from s.c, ((v)) where a = b",
+            "select id, v.__stream from s.c, ((v)) where a = b",
+        ),
+        (
             "select id, (select max(n) from s.c) as m from v",
             "select id, (select max(n) from s.c) as m, v.__stream from v",
         ),
@@ -76,12 +80,6 @@ def test_expressions_stay_as_they_are(expression: str, of_rows: bool) -> None:
     assert change_sql.count(expression) == 2
 
 
-def test_a_query_that_is_written_again_keeps_the_units_of_times() -> None:
-    # sqlglot's `'WEEK'` is a unit in Spark, and `'w'` is none.
-    change_sql = get_change_sql("select date_trunc('w', at) as w from (v)", "v")
-    assert change_sql == "SELECT DATE_TRUNC('w', at) AS w, v.__stream FROM (v)"
-
-
 @pytest.mark.parametrize(
     ("sql", "because"),
     [
@@ -101,6 +99,7 @@ def test_a_query_that_is_written_again_keeps_the_units_of_times() -> None:
             "with a as (select * from v) select * from a join a as b on a.id = b.id",
             "reads it 2 times",
         ),
+        ("from v select id", "cannot follow"),
         ("select from", "cannot be parsed"),
     ],
 )
@@ -150,6 +149,10 @@ def picked(
     return None
 
 
+def no_spark(part: SparkPart, rows: pa.RecordBatch) -> pa.RecordBatch:
+    raise AssertionError(part.sql("rows"))
+
+
 @pytest.mark.parametrize(
     "sql",
     [
@@ -160,42 +163,36 @@ def picked(
         "select x.* from v as x",
         "with r as (select * from v) select * from r",
         "select id, total from (select * from v)",
-        "select id, cast((total) as bigint) as total from v",
+        "select note as a, id, total from v",
     ],
 )
 def test_a_query_that_picks_columns(sql: str) -> None:
-    assert picked(sql) == Picked({"id": "id", "total": "Total"})
-
-
-def test_a_query_that_renames_columns() -> None:
-    assert picked("select id, note as total from v") == Picked({"id": "id", "total": "note"})
+    selected = picked(sql)
+    assert selected is not None
+    columns = {name: value.column for name, value in selected.columns.items()}
+    assert columns == {"id": "id", "total": "Total"}
+    assert not selected.conditions
 
 
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
-        ("select id, total * 2 as total from v", [(1, 14), (2, 16), (3, 18)]),
-        ("select *, upper(note) as loud from v where id > 1", [(2, 8), (3, 9)]),
+        ("select id, coalesce(total, 0) as total from v", [(1, 7), (2, 0), (3, 9)]),
+        ("select *, note = 'a' as loud from v where id > 1", [(2, None), (3, 9)]),
         (
-            "with a as (select *, total * 2 as twice from v), b as (select * from a where id > 1) "
-            "select id, twice as total from b where total < 9",
-            [(2, 16)],
+            "with a as (select *, nullif(total, id) as n from v), b as (select * from a where id > 1) "
+            "select id, n as total from b where n < 10",
+            [(3, 9)],
         ),
     ],
 )
 def test_a_query_that_computes(sql: str, expected: list[tuple[int, int]]) -> None:
     selected = picked(sql)
     assert selected is not None
-    source = {"id": [1, 2, 3], "Total": [7, 8, 9], "note": ["a", "b", "c"]}
-    rows = pa.record_batch({name: source[column] for name, column in selected.columns.items()})
-    result = selected.select(rows)
-    assert set(result.schema.names) == {"id", "total"}
+    rows = pa.record_batch({"id": [1, 2, 3], "Total": [7, None, 9], "note": ["a", "b", "c"]})
+    result = selected.select(rows, no_spark)
+    assert result.schema.names == ["id", "total"]
     assert [(row["id"], row["total"]) for row in result.to_pylist()] == expected
-
-
-def test_a_computed_column_has_the_type_that_spark_says() -> None:
-    assert picked("select id, length(note) as total from v") is None  # an int, not a bigint
-    assert picked("select id, cast(length(note) as bigint) as total from v") is not None
 
 
 @pytest.mark.parametrize(
@@ -203,6 +200,18 @@ def test_a_computed_column_has_the_type_that_spark_says() -> None:
     [
         "select * from v where sqrt(id) > 1",
         "select id, total + total / 3 as total from v",
+        "select id, length(note) as total from v",
+    ],
+)
+def test_a_query_of_which_spark_computes_a_part(sql: str) -> None:
+    selected = picked(sql)
+    assert selected is not None
+    assert len(selected.parts) == 1
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
         "select id, note from v",
         "select * except (note) from v",
         "select v.* from v join s.c as c on c.id = v.id",
@@ -212,21 +221,22 @@ def test_a_computed_column_has_the_type_that_spark_says() -> None:
         "select id, total from (select *, id as ID from v)",
         "select * from v tablesample (10 percent)",
         "select /*+ coalesce(1) */ * from v",
+        "select id, if(total > 1, 1, 0) as total from v",  # an int, not a bigint
     ],
 )
-def test_a_query_that_does_more(sql: str) -> None:
+def test_a_query_whose_whole_rows_spark_reads(sql: str) -> None:
     assert picked(sql) is None
 
 
 def test_options_that_need_spark() -> None:
-    for more in (
-        {"deletes": "sqrt(id) = 1"},
-        {"deletes": "id ="},
-        {"truncates": "id = 1"},
-        {"soft_deletes": "gone"},
-    ):
+    for more in ({"deletes": "id ="}, {"truncates": "id = 1"}, {"soft_deletes": "gone"}):
         assert picked("select * from v", StreamOptions("s", keys=("id",), **more)) is None
-    assert picked("select * from v", where="sqrt(id) = 1") is None
+    deletes = picked("select * from v", StreamOptions("s", keys=("id",), deletes="sqrt(id) = 1"))
+    where = picked("select * from v", where="sqrt(id) = 1")
+    assert deletes is not None
+    assert where is not None
+    assert deletes.parts[0].items == ["coalesce((sqrt(id) = 1\n), false)"]
+    assert where.parts[0].where == "sqrt(id) = 1"
 
 
 def test_conditions_of_options() -> None:
@@ -234,8 +244,7 @@ def test_conditions_of_options() -> None:
     options = StreamOptions("s", keys=("id",), deletes="noted = 'gone' -- a comment")
     selected = picked("select *, note as noted from v", options, where="total > 1")
     assert selected is not None
-    source = {"id": [1, 2, 3], "Total": [1, 2, 3], "note": ["gone", None, "gone"]}
-    rows = pa.record_batch({name: source[column] for name, column in selected.columns.items()})
-    result = selected.select(rows)
+    rows = pa.record_batch({"id": [1, 2, 3], "Total": [1, 2, 3], "note": ["gone", None, "gone"]})
+    result = selected.select(rows, no_spark)
     assert result["id"].to_pylist() == [2, 3]
     assert result[ROW_DELETED].to_pylist() == [False, True]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from dbt.adapters.iceberg_stream.errors.spark import StatementError
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
-from dbt.adapters.iceberg_stream.stream.query.inputs import Setting
-from dbt.adapters.iceberg_stream.stream.query.picked import Picked
+from dbt.adapters.iceberg_stream.stream.query.picked import ComputePart, Picked
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery
 from dbt.adapters.iceberg_stream.stream.query.values import Unsupported
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
@@ -24,6 +24,8 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
 # batches Spark then computes, so that what PyArrow computes in vain takes a hundredth of the time.
 MOST_FALLBACKS = 3
 BATCHES_OF_SPARK = 100
+# Bytes of rows of which Spark computes a part of the query at a time.
+PART_BYTES = 32 * 1024 * 1024
 Partitions = Callable[[pa.RecordBatch], pa.StructArray]
 
 
@@ -53,61 +55,59 @@ class Fallbacks:
 
 
 class Selection:
-    """Selects the changes of a query among the rows that PyArrow reads."""
+    """Selects the changes of a query among the rows of its source, which this process has read.
+
+    Args:
+        query: the query.
+        target: the table's columns, with the types that the query returns.
+        partitions: computes partition values; None if there are none.
+        compute: lets Spark compute a part of the query.
+    """
 
     def __init__(
         self,
         query: StreamQuery,
         target: pa.Schema,
         partitions: Partitions | None,
-        setting: Setting,
+        compute: ComputePart,
     ) -> None:
         self._query = query
-        self._setting = setting
         self._target = target
         self._partitions = partitions
+        self._compute = compute
         self._picked = Picked({})
-        self._renamed: Mapping[str, str] = {}
-        # What PyArrow does not compute.
+        # Why Spark has to compute whole rows.
         self.unsupported = ""
 
-    def pick(self, schema: pa.Schema) -> Mapping[str, str] | None:
+    def pick(self, schema: pa.Schema) -> Collection[str] | None:
         """Return the columns to read; see `Pick`."""
         try:
-            self._picked = self._query.pick(schema, self._target, self._setting)
+            self._picked = self._query.pick(schema, self._target)
         except Unsupported as error:
             self.unsupported = str(error)
             return None
-        return self._picked.columns
+        return self._picked.source_columns
 
-    def can_compute(self, columns: pa.Schema) -> bool:
-        """Return whether PyArrow computes the query, if records have all columns of the source.
+    def changes(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield rows with the columns that `StreamQuery.changes` returns.
 
         Args:
-            columns: of the records.
-        """
-        picked = self.pick(columns)
-        if picked is None:
-            return False
-        self._renamed = picked
-        return True
-
-    def changes_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the changes of rows that have all columns of the source; see `changes`."""
-        columns = {name: rows[column] for name, column in self._renamed.items()}
-        columns |= {name: rows[name] for name in rows.schema.names if name in HIDDEN}
-        return self.changes(pa.record_batch(columns))
-
-    def changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows with the columns that `StreamQuery.changes` returns.
+            rows: with the columns of `pick`, and HIDDEN columns.
 
         Raises:
             ArrowFallback: Spark has to compute the batch.
         """
+        return map(self._changes, _parts(rows) if self._picked.parts else rows)
+
+    def _changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if TRUNCATED in rows.schema.names:
             # Spark leaves out the rows that come before a truncate.
             raise ArrowFallback
-        rows = self._picked.select(rows)
+        try:
+            rows = self._picked.select(rows, self._compute)
+        except (pa.ArrowException, StatementError) as error:
+            # Spark says what is wrong with the whole query.
+            raise ArrowFallback from error
         columns = {name: rows[name] for name in rows.schema.names if name not in HIDDEN}
         # Their places in the batch say which of them counts most.
         for number, name in enumerate((*self._query.options.sequence_by, MAJOR, MINOR)):
@@ -119,3 +119,21 @@ class Selection:
         if self._query.partition and self._partitions is not None:
             columns[PARTITION] = self._partitions(rows)
         return pa.record_batch(columns)
+
+
+def _parts(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows in parts that are large enough to be worth a query, and fit into memory."""
+    part, nbytes = list[pa.RecordBatch](), 0
+    for batch in rows:
+        # Only some batches may have a flag.
+        if part and (nbytes > PART_BYTES or batch.schema != part[0].schema):
+            yield _joined(part)
+            part, nbytes = [], 0
+        part.append(batch)
+        nbytes += batch.nbytes
+    if part:
+        yield _joined(part)
+
+
+def _joined(part: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return part[0] if len(part) == 1 else pa.concat_batches(part)

@@ -39,6 +39,7 @@ from dbt.adapters.iceberg_stream.stream.batches.runners import (
     in_tasks,
     write_here,
 )
+from dbt.adapters.iceberg_stream.stream.batches.spark_rows import SparkRows
 from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback, StreamError
 from dbt.adapters.iceberg_stream.stream.key_index.snapshot_index import NotIndexable
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
@@ -239,11 +240,11 @@ class BatchWriter:
         if self._needs_spark or not self._fallbacks.allow_arrow():
             return None
         selection = self._selection(records.session)
-        if not selection.can_compute(records.columns):
+        if selection.pick(records.columns) is None:
             self._explain(selection)
             return None
         try:
-            changes = map(selection.changes_of, records.rows())
+            changes = selection.changes(records.rows())
             batch = self._write_arrow(changes, records.batch_range, write_id)
         except ArrowFallback:
             self._fallbacks.add()
@@ -252,7 +253,8 @@ class BatchWriter:
         return batch
 
     def _selection(self, session: Session) -> Selection:
-        return Selection(self.query, self.schema, self.partitions, session.setting)
+        compute = SparkRows(session, self.is_remote).compute
+        return Selection(self.query, self.schema, self.partitions, compute)
 
     @property
     def _needs_spark(self) -> bool:
@@ -292,16 +294,15 @@ class BatchWriter:
             return None
         rows = source.arrow_rows(session, batch_range.lower, _end(batch_range), selection.pick)
         self._explain(selection)
-        return None if rows is None else map(selection.changes, rows)
+        return None if rows is None else selection.changes(rows)
 
     def _explain(self, selection: Selection) -> None:
-        """Log once what PyArrow does not compute."""
+        """Log once why Spark computes whole rows."""
         if selection.unsupported and not self._is_explained:
             self._is_explained = True
             logger.debug(
-                f"Spark computes the rows of {'.'.join(self.sink.name)}, which takes longer than "
-                f"PyArrow, because PyArrow does not compute {selection.unsupported}. Which queries "
-                "it computes is in docs/stream_queries.md."
+                f"Spark reads all columns of the rows of {'.'.join(self.sink.name)}, which takes "
+                f"longer, because of {selection.unsupported}. See docs/stream_queries.md."
             )
 
     def _write_arrow(

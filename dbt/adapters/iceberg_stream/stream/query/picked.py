@@ -1,10 +1,15 @@
-"""Queries that select and compute columns row by row, whose rows need not go through Spark."""
+"""Queries that select row by row: which columns are picked, which PyArrow and Spark compute.
+
+Rows of which a query only picks columns need not go through Spark. If it computes something that
+PyArrow does not, Spark gets the columns that this needs, and not the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from operator import itemgetter
 
 import pyarrow as pa
@@ -13,45 +18,93 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError
 
-from dbt.adapters.iceberg_stream.stream.errors import ArrowFallback
+from dbt.adapters.iceberg_stream.sql.dialect import Spark
+from dbt.adapters.iceberg_stream.sql.quoting import quote
+from dbt.adapters.iceberg_stream.sql.select_text import QueryText, SelectText
 from dbt.adapters.iceberg_stream.stream.query.change_sql import change_of_row
-from dbt.adapters.iceberg_stream.stream.query.expressions import (
-    AMBIGUOUS_TEXT,
-    AsWritten,
-    Translation,
-)
-from dbt.adapters.iceberg_stream.stream.query.inputs import Inputs, Setting
-from dbt.adapters.iceberg_stream.stream.query.values import Unsupported, Value
-from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, ROW_DELETED
+from dbt.adapters.iceberg_stream.stream.query.expressions import Translation
+from dbt.adapters.iceberg_stream.stream.query.values import Unsupported, Value, call
+from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, HIDDEN, ROW_DELETED
 
-# Before the names of columns that only expressions need.
-COMPUTED_WITH = "__computed_with_"
 PLACEHOLDER = "__placeholder"
 MORE = "a query that does more than to select rows and columns of one other"
+# The number of a row, and what Spark computes for it.
+ROW, BY_SPARK = "__row", "__by_spark_"
+# Spark may read these differently from sqlglot, depending on its settings.
+AMBIGUOUS_TEXT = re.compile(r"[\\\"]")
+
+
+@dataclass
+class SparkPart:
+    """What Spark computes of a query that selects row by row.
+
+    Attributes:
+        alias: what its expressions call the rows that they read; empty for nothing.
+        number: the part's place among those of the query.
+        columns: the source's columns that it needs, by the names that they have in it.
+        items: SQL of what it computes.
+        where: SQL of the condition of its rows; empty for all.
+    """
+
+    alias: str
+    number: int
+    columns: dict[str, str] = field(default_factory=dict)
+    items: list[str] = field(default_factory=list)
+    where: str = ""
+
+    def add(self, text: str) -> Value:
+        """Add an expression, and return its value."""
+        self.items.append(text)
+        return Value(itemgetter(self.names[-1]), None)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of what it computes, in the rows that have it."""
+        return [f"{BY_SPARK}{self.number}_{place}" for place in range(len(self.items))]
+
+    def sql(self, view: str) -> str:
+        """Return the query: numbers of rows, and what it computes for each.
+
+        Args:
+            view: the rows, with their number.
+        """
+        alias = f" as {quote(self.alias)}" if self.alias else ""
+        # A text may end with a comment.
+        listed = "".join(f",\n{item}\n" for item in self.items)
+        where = f" where {self.where}\n" if self.where else ""
+        return f"select {ROW}{listed} from {view}{alias}{where}"
+
+
+# Returns the rows that a part of Spark's selects, with what it computes.
+ComputePart = Callable[[SparkPart, pa.RecordBatch], pa.RecordBatch]
 
 
 @dataclass(frozen=True)
 class Picked:
     """What a query selects of its source.
 
-    What is computed needs the columns with COMPUTED_WITH.
-
     Attributes:
-        columns: columns of the source by the query's columns in lower case, and by COMPUTED_WITH
-            with their own name, if an expression needs them.
-        computed: what the query computes, by its columns in lower case.
+        columns: the query's columns, in lower case.
+        read: columns of the source that PyArrow computes with.
         conditions: of the rows that the query returns.
-        doubts: conditions of rows for which Spark may have another result.
-        of_rows: whether the changes are of rows: those that the conditions leave out are deleted.
+        parts: what Spark computes, after the conditions.
+        kept: of changes of rows: conditions of those that stay; the others are deleted.
         deletes: which changes are deletes, besides those that the source says are.
     """
 
-    columns: Mapping[str, str]
-    computed: Mapping[str, Value] = field(default_factory=dict)
+    columns: Mapping[str, Value]
+    read: frozenset[str] = frozenset()
     conditions: Sequence[Value] = ()
-    doubts: Sequence[Value] = ()
-    of_rows: bool = False
+    parts: Sequence[SparkPart] = ()
+    kept: Sequence[Value] = ()
     deletes: Value | None = None
+
+    @property
+    def source_columns(self) -> set[str]:
+        """The columns of the source that the query needs."""
+        of_parts = {column for part in self.parts for column in part.columns.values()}
+        picked = {value.column for value in self.columns.values() if value.column is not None}
+        return picked | of_parts | self.read
 
     def only(self, names: Sequence[str], types: pa.Schema) -> Picked:
         """Return some of the columns, by their names as they are written.
@@ -61,52 +114,45 @@ class Picked:
             types: what Spark says of the columns' types.
 
         Raises:
-            Unsupported: one is missing, or computed as another type.
+            Unsupported: one is missing, or has another type.
         """
-        plain = {name: self.columns.get(name.lower()) for name in names}
-        computed = {n: self.computed[n.lower()] for n in names if n.lower() in self.computed}
+        columns = {}
         for name in names:
-            if plain[name] is None and name not in computed:
+            value = self.columns.get(name.lower())
+            if value is None:
                 raise Unsupported(f"`{name}`")
-            if name in computed and computed[name].type != types.field(name).type:
-                raise Unsupported(f"`{name}` as {types.field(name).type}")
-        columns = {name: column for name, column in plain.items() if column is not None}
-        needed = {n: column for n, column in self.columns.items() if n.startswith(COMPUTED_WITH)}
-        return replace(self, columns=columns | needed, computed=computed)
+            kind = types.field(name).type
+            if value.column is None and value.type not in (None, kind):
+                raise Unsupported(f"`{name}` as {kind}")
+            # Spark's times come in the zone of the session.
+            columns[name] = value if value.type else call(pc.cast, kind, value, target_type=kind)
+        return replace(self, columns=columns)
 
-    def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def select(self, rows: pa.RecordBatch, compute: ComputePart) -> pa.RecordBatch:
         """Return the rows and columns that the query returns.
 
         Args:
-            rows: with a column for each of `columns`, and others, which are returned.
+            rows: with `source_columns`, and columns that are no source's, which are returned.
+            compute: lets Spark compute a part.
 
         Raises:
-            ArrowFallback: Spark may have another result for a row, or refuse it.
+            pa.ArrowInvalid: Spark's values are not of the table's types.
         """
-        if not self.conditions and not self.computed and self.deletes is None:
-            return rows
-        try:
-            if any(pc.any(doubt.array(rows)).as_py() for doubt in self.doubts):
-                raise ArrowFallback
-            return self._selected(rows)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise ArrowFallback from error
-
-    def _selected(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if self.conditions:
-            conditions = (condition.array(rows) for condition in self.conditions)
-            is_kept = reduce(pc.and_kleene, conditions)
-            if self.of_rows:
-                rows = _with_deletes(rows, pc.invert(pc.fill_null(is_kept, False)))
-            else:
-                rows = rows.filter(is_kept)
+        for condition in self.conditions:
+            rows = rows.filter(condition.array(rows))
+        for part in self.parts:
+            rows = compute(part, rows)
+        for kept in self.kept:
+            rows = _with_deletes(rows, pc.invert(_is_true(kept, rows)))
         if self.deletes is not None:
-            rows = _with_deletes(rows, pc.fill_null(self.deletes.array(rows), False))
-        columns = {
-            name: rows[name] for name in rows.schema.names if not name.startswith(COMPUTED_WITH)
-        }
-        columns |= {name: value.array(rows) for name, value in self.computed.items()}
+            rows = _with_deletes(rows, _is_true(self.deletes, rows))
+        columns = {name: value.array(rows) for name, value in self.columns.items()}
+        columns |= {name: rows[name] for name in HIDDEN if name in rows.schema.names}
         return pa.record_batch(columns)
+
+
+def _is_true(condition: Value, rows: pa.RecordBatch) -> pa.Array:
+    return pc.fill_null(condition.array(rows), False)
 
 
 def _with_deletes(rows: pa.RecordBatch, deleted: pa.Array) -> pa.RecordBatch:
@@ -117,113 +163,71 @@ def _with_deletes(rows: pa.RecordBatch, deleted: pa.Array) -> pa.RecordBatch:
     return rows.append_column(ROW_DELETED, deleted)
 
 
-def pick(
-    sql: str,
-    view: str,
-    schema: pa.Schema,
-    where: str = "",
-    deletes: str | None = None,
-    setting: Setting | None = None,
-) -> Picked:
-    """Return what a query selects, if PyArrow computes it as Spark does.
+def pick(sql: str, view: str, schema: pa.Schema, where: str = "", deletes: str = "") -> Picked:
+    """Return what a query selects, if it selects row by row from one other.
 
     Args:
         sql: the query: a select, or several of which each reads the one before.
         view: the name that the source has in it.
         schema: the source's columns.
         where: a condition of the query's rows that are used; empty for all.
-        deletes: a condition of the query's rows that are deletes.
-        setting: reads a setting of the session; without it, Spark computes what depends on one.
+        deletes: a condition of the query's rows that are deletes; empty for none.
 
     Raises:
-        Unsupported: the query does more, or PyArrow may compute something differently.
+        Unsupported: the query does more.
     """
-    tree = sqlglot.parse_one(sql, dialect=AsWritten)
+    tree = sqlglot.parse_one(sql, dialect=Spark)
     by_lower = {name.lower(): name for name in schema.names}
     if not isinstance(tree, exp.Select) or len(by_lower) < len(schema):
         raise Unsupported(MORE)
-    kept = None if tree.args.get("where") else _condition_of_rows(tree, view)
-    selects = _Selects(view, schema, Inputs(setting))
+    selects = _Selects(sql, view, schema)
     columns = selects.columns(tree, tree.ctes)
-    if kept is not None:
-        selects.conditions.append(selects.of_source().boolean(kept))
-        if where:
+    of_query = _Scope(selects, columns, "")
+    if where:
+        if selects.kept:
             # It leaves changes out, where the query's filter makes them deletes.
             raise Unsupported(f"`{where}`")
-    of_query = Translation(columns, {""}, selects.inputs)
-    if where:
-        selects.conditions.append(of_query.boolean(_parsed(where)))
-    deleted = of_query.boolean(_parsed(deletes)) if deletes else None
-    plain = {name: value.column for name, value in columns.items() if value.column is not None}
-    computed = {name: value for name, value in columns.items() if value.column is None}
-    if not computed and not selects.conditions and not deleted:
-        return Picked(plain)
-    if AMBIGUOUS_TEXT.search(f"{sql} {where} {deletes}"):
-        raise Unsupported("a query with a backslash or a double quote")
-    needed = {_computed_with(name): name for name in sorted(selects.inputs.columns)}
-    return Picked(
-        plain | needed,
-        computed,
-        selects.conditions,
-        selects.inputs.doubts,
-        of_rows=kept is not None,
-        deletes=deleted,
-    )
+        of_query.filter(_parsed(where), where)
+    deleted = of_query.value(_parsed(deletes), deletes) if deletes else None
+    read = frozenset(selects.read)
+    return Picked(columns, read, selects.conditions, selects.parts, selects.kept, deleted)
 
 
 def _parsed(condition: str) -> exp.Expr:
     try:
-        return sqlglot.parse_one(condition, dialect=AsWritten)
+        return sqlglot.parse_one(condition, dialect=Spark)
     except ParseError as error:
         raise Unsupported(f"`{condition}`") from error
-
-
-def _computed_with(column: str) -> str:
-    return f"{COMPUTED_WITH}{column.lower()}"
-
-
-def _condition_of_rows(tree: exp.Select, view: str) -> exp.Expr | None:
-    """Remove and return the condition of the rows that stay, which `change_of_row` wrote."""
-    change = tree.expressions[-1]
-    negated = change.find(exp.Coalesce) if change.alias == CHANGE else None
-    if negated is None:
-        return None
-    condition = negated.this
-    written = sqlglot.parse_one(change_of_row(view, PLACEHOLDER), dialect=AsWritten)
-    next(c for c in written.find_all(exp.Column) if c.name == PLACEHOLDER).replace(condition.copy())
-    if change.unalias() != written:
-        return None
-    change.pop()
-    return condition
 
 
 class _Selects:
     """The selects of a query, as values of the columns of its source.
 
     Args:
-        view: the name that the source has in the query.
+        sql: the query.
+        view: the name that the source has in it.
         schema: the source's columns.
-        inputs: what the expressions depend on is added to it.
 
     Attributes:
-        inputs: what the expressions depend on.
+        read: columns of the source that PyArrow computes with.
         conditions: of the rows that the query returns.
+        parts: what Spark computes.
+        kept: of changes of rows: conditions of those that stay.
     """
 
-    def __init__(self, view: str, schema: pa.Schema, inputs: Inputs) -> None:
-        self.inputs = inputs
+    def __init__(self, sql: str, view: str, schema: pa.Schema) -> None:
+        self.read: set[str] = set()
         self.conditions: list[Value] = []
+        self.parts: list[SparkPart] = []
+        self.kept: list[Value] = []
         self._view = view
+        self._text = QueryText(sql)
+        # Where the text of the select is that is read now: at first the one that reads the source.
+        self._place = self._text.reader(view)
         self._source = {
-            column.name.lower(): Value(
-                itemgetter(_computed_with(column.name)), column.type, column.name
-            )
+            column.name.lower(): Value(itemgetter(column.name), column.type, column.name)
             for column in schema
         }
-
-    def of_source(self) -> Translation:
-        """Return a translation of expressions on the source's columns."""
-        return Translation(self._source, {"", self._view.lower()}, self.inputs)
 
     def columns(self, select: exp.Select, before: Sequence[exp.CTE]) -> dict[str, Value]:
         """Return the columns of a select, by their names in lower case.
@@ -236,14 +240,14 @@ class _Selects:
             Unsupported: it does more than to select and compute columns, and to filter rows.
         """
         source = _read_by(select)
-        scope = self._columns_of(source, before)
-        qualifiers = {"", source.alias_or_name.lower()}
-        translation = Translation(scope, qualifiers, self.inputs)
+        scope = _Scope(self, self._columns_of(source, before), source.alias_or_name)
+        text = self._texts(select)
         if where := select.args.get("where"):
-            self.conditions.append(translation.boolean(where.this))
+            assert text.where is not None, "a condition has a text"
+            scope.filter(where.this, self._text.text(text.where[1:]))
         columns: dict[str, Value] = {}
-        for projection in select.expressions:
-            selected = _selected(projection, scope, translation)
+        for projection, span in zip(select.expressions, text.columns, strict=True):
+            selected = self._selected(scope, projection, self._text.text(span))
             if twice := columns.keys() & selected.keys():
                 raise Unsupported(f"{min(twice)}, which is selected twice")
             columns |= selected
@@ -251,17 +255,109 @@ class _Selects:
 
     def _columns_of(self, source: exp.Expr, before: Sequence[exp.CTE]) -> Mapping[str, Value]:
         query = source.this
-        if isinstance(source, exp.Table):
-            if source.name == self._view:
-                return self._source
-            names = [cte.alias.lower() for cte in before]
-            if source.name.lower() not in names:
-                raise Unsupported(MORE)
-            place = names.index(source.name.lower())
-            query, before = before[place].this, before[:place]
+        if not isinstance(source, exp.Table):
+            columns = self._inner_columns(query, before)
+            opening = None if self._place is None else self._text.opening(self._place)
+            self._place = None if opening is None else self._text.around(opening)
+            return columns
+        if source.name == self._view:
+            return self._source
+        names = [cte.alias.lower() for cte in before]
+        if source.name.lower() not in names:
+            raise Unsupported(MORE)
+        place = names.index(source.name.lower())
+        columns = self._inner_columns(before[place].this, before[:place])
+        self._place = self._text.reader(source.name)
+        return columns
+
+    def _inner_columns(self, query: exp.Expr, before: Sequence[exp.CTE]) -> Mapping[str, Value]:
         if not isinstance(query, exp.Select) or query.ctes:
             raise Unsupported(MORE)
         return self.columns(query, before)
+
+    def _texts(self, select: exp.Select) -> SelectText:
+        """Return where the parts of a select are in the text."""
+        text = None if self._place is None else self._text.select(self._place)
+        if text is None or len(text.columns) != len(select.expressions):
+            raise Unsupported(MORE)
+        return text
+
+    def _selected(self, scope: _Scope, projection: exp.Expr, text: str) -> Mapping[str, Value]:
+        """Return the columns of one item of a select list."""
+        node = projection.unalias()
+        if isinstance(node, exp.Star) and _has_all(node):
+            return scope.columns
+        if isinstance(node, exp.Column) and isinstance(node.this, exp.Star):
+            return scope.translation.columns(node.table)
+        if isinstance(node, exp.Column):
+            if node.name == CHANGE and CHANGE not in scope.columns:
+                return {}
+            return {projection.alias_or_name.lower(): scope.translation.column(node)}
+        if not isinstance(projection, exp.Alias):
+            raise Unsupported(f"`{projection.sql(dialect='spark')}`, which has no name")
+        if projection.alias == CHANGE:
+            self.kept.append(scope.value(*_condition_of_rows(node, text, scope.alias)))
+            return {}
+        return {projection.alias.lower(): scope.value(node, text)}
+
+
+class _Scope:
+    """What expressions may refer to, and where they are added.
+
+    Args:
+        selects: the selects that have the expressions.
+        columns: by their names in lower case.
+        alias: what may stand before the columns; empty for nothing.
+    """
+
+    def __init__(self, selects: _Selects, columns: Mapping[str, Value], alias: str) -> None:
+        self.columns, self.alias = columns, alias
+        self.translation = Translation(columns, {"", alias.lower()}, selects.read)
+        self._selects = selects
+        self._part: SparkPart | None = None
+
+    def value(self, node: exp.Expr, text: str) -> Value:
+        """Return the value of an expression, which has a text.
+
+        Raises:
+            Unsupported: neither PyArrow nor Spark computes it apart from the rest.
+        """
+        if not AMBIGUOUS_TEXT.search(text):
+            with suppress(Unsupported):
+                return self.translation.value(node)
+        return self._spark_part(node).add(text)
+
+    def filter(self, node: exp.Expr, text: str) -> None:
+        """Add the condition of the rows; see `value`."""
+        if not AMBIGUOUS_TEXT.search(text):
+            with suppress(Unsupported):
+                self._selects.conditions.append(self.translation.boolean(node))
+                return
+        self._spark_part(node).where = text
+
+    def _spark_part(self, node: exp.Expr) -> SparkPart:
+        """Return the part that computes an expression, with the columns for it."""
+        columns = self.translation.source_columns(node)
+        if self._part is None:
+            self._part = SparkPart(self.alias, len(self._selects.parts))
+            self._selects.parts.append(self._part)
+        self._part.columns.update(columns)
+        return self._part
+
+
+def _condition_of_rows(change: exp.Expr, text: str, alias: str) -> tuple[exp.Expr, str]:
+    """Return the condition of the changes that stay, which `change_of_row` wrote, and its text."""
+    wanted = change_of_row(alias, PLACEHOLDER)
+    before, after = wanted.split(PLACEHOLDER)
+    begin, end = text.find(before), text.rfind(after)
+    negated, written = change.find(exp.Coalesce), _parsed(wanted)
+    if negated is None or begin < 0 or end < 0:
+        raise Unsupported(f"`{change.sql(dialect='spark')}`")
+    place = next(c for c in written.find_all(exp.Column) if c.name == PLACEHOLDER)
+    place.replace(negated.this.copy())
+    if written != change:
+        raise Unsupported(f"`{change.sql(dialect='spark')}`")
+    return negated.this, text[begin + len(before) : end]
 
 
 def _read_by(select: exp.Select) -> exp.Table | exp.Subquery:
@@ -280,28 +376,6 @@ def _read_by(select: exp.Select) -> exp.Table | exp.Subquery:
     if rest != exp.select("1").from_(bare):
         raise Unsupported(MORE)
     return source
-
-
-def _selected(
-    projection: exp.Expr, scope: Mapping[str, Value], translation: Translation
-) -> dict[str, Value]:
-    """Return the columns of one item of a select list."""
-    node = projection.unalias()
-    if isinstance(node, exp.Star) and _has_all(node):
-        return dict(scope)
-    if not isinstance(node, exp.Column):
-        return {_name(projection): translation.value(node)}
-    if isinstance(node.this, exp.Star):
-        return translation.columns(node.table)
-    if node.name == CHANGE and CHANGE not in scope:
-        return {}
-    return {projection.alias_or_name.lower(): translation.column(node)}
-
-
-def _name(projection: exp.Expr) -> str:
-    if not isinstance(projection, exp.Alias):
-        raise Unsupported(f"`{projection.sql(dialect='spark')}`, which has no name")
-    return projection.alias.lower()
 
 
 def _has_all(star: exp.Star) -> bool:

@@ -12,6 +12,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError
 
+from dbt.adapters.iceberg_stream.sql.dialect import Spark
 from dbt.adapters.iceberg_stream.sql.quoting import quote
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
@@ -31,8 +32,6 @@ from dbt.adapters.iceberg_stream.stream.query.changed_rows import (
     get_soft_deletes_sql,
     get_versions_sql,
 )
-from dbt.adapters.iceberg_stream.stream.query.expressions import AsWritten
-from dbt.adapters.iceberg_stream.stream.query.inputs import Setting
 from dbt.adapters.iceberg_stream.stream.query.picked import Picked, pick
 from dbt.adapters.iceberg_stream.stream.query.values import Unsupported
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER, PARTITION
@@ -72,7 +71,7 @@ def get_change_sql(sql: str, view: str, of_rows: bool = False) -> str:
         StreamError: the query cannot be parsed, or does more than select row by row.
     """
     try:
-        tree = sqlglot.parse_one(sql, dialect=AsWritten)
+        tree = sqlglot.parse_one(sql, dialect=Spark)
     except ParseError as error:
         raise StreamError(f"The query of the stream cannot be parsed: {error}") from error
     streams = [table for table in tree.find_all(exp.Table) if table.name == view and not table.db]
@@ -85,11 +84,14 @@ def get_change_sql(sql: str, view: str, of_rows: bool = False) -> str:
     while source is not None:
         source = _add_step(source, of_rows, steps)
     change_sql = insert_change_column(sql, view, steps)
-    # The edited text keeps what the user wrote; it is used if it parses to the edited tree.
+    # The edited text keeps what the user wrote. It has to be what the edited tree says.
     with suppress(ParseError):
-        if change_sql is not None and sqlglot.parse_one(change_sql, dialect=AsWritten) == tree:
+        if change_sql is not None and sqlglot.parse_one(change_sql, dialect=Spark) == tree:
             return change_sql
-    return str(tree.sql(dialect="spark"))
+    raise StreamError(
+        "The query of the stream is written in a way that dbt cannot follow. Write each of its "
+        f"selects as `select … from …`. {HINT}"
+    )
 
 
 def _add_step(source: exp.Expr, of_rows: bool, steps: list[SelectStep]) -> exp.Expr | None:
@@ -338,26 +340,25 @@ class StreamQuery:
         options = self.options
         return bool(options.scd_type == 2 or options.soft_deletes or options.ignore_null_updates)
 
-    def pick(self, schema: pa.Schema, target: pa.Schema, setting: Setting | None = None) -> Picked:
-        """Return the table's columns as PyArrow reads or computes them, and which rows are written.
+    def pick(self, schema: pa.Schema, target: pa.Schema) -> Picked:
+        """Return the table's columns as they are read or computed, and which rows are written.
 
         Args:
             schema: the source's columns.
             target: the table's columns, with the types that the query returns.
-            setting: reads a setting of the session; without it, Spark computes what depends on one.
 
         Returns:
             What the query selects, by the table's columns.
 
         Raises:
-            Unsupported: Spark has to compute the rows.
+            Unsupported: Spark has to compute whole rows.
         """
         if self.options.truncates:
             raise Unsupported("`apply_as_truncates`")
         if self.reads_target:
             raise Unsupported("changes that depend on rows of the table")
-        deletes = _any_of(*self._delete_conditions) or None
-        picked = pick(self.change_sql, self.view, schema, self._filter, deletes, setting)
+        deletes = _any_of(*self._delete_conditions)
+        picked = pick(self.change_sql, self.view, schema, self._filter, deletes)
         return picked.only(self.columns, target)
 
     def changes(self, tombstones: str | None = None) -> str:

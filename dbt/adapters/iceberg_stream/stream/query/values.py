@@ -12,17 +12,10 @@ import pyarrow.compute as pc
 # Computes an array, or one value for all rows.
 Compute = Callable[[pa.RecordBatch], pa.Array | pa.Scalar]
 Function = Callable[..., Any]
-# Each type is cast to those that follow it.
-NUMBERS = (pa.int32(), pa.int64(), pa.float64())
-INTEGERS = NUMBERS[:2]
-DATE = pa.date32()
-TIMESTAMP = pa.timestamp("us", "UTC")
-# Without a zone.
-TIMESTAMP_NTZ = pa.timestamp("us")
 
 
 class Unsupported(Exception):
-    """PyArrow may compute something differently from Spark; the message says what."""
+    """Spark has to compute something; the message says what."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +23,13 @@ class Value:
     """An expression on the columns of a source.
 
     Attributes:
-        compute: computes it. An expression of PyArrow's own is not used, because PyArrow changes
-            the order of sums and products, and with it their rounding.
-        type: the type that Spark's expression has.
+        compute: computes it.
+        type: the type that Spark's expression has; None if only Spark knows.
         column: the column of the source that it is; None if it is computed.
     """
 
     compute: Compute
-    type: pa.DataType
+    type: pa.DataType | None
     column: str | None = None
 
     def array(self, rows: pa.RecordBatch) -> pa.Array:
@@ -45,9 +37,6 @@ class Value:
 
         Args:
             rows: with the columns that the expression needs.
-
-        Raises:
-            pa.ArrowInvalid: a row has none, such as an integer that overflows.
         """
         result = self.compute(rows)
         return pa.repeat(result, rows.num_rows) if isinstance(result, pa.Scalar) else result
@@ -78,13 +67,14 @@ def scalar(value: Any, kind: pa.DataType) -> Value:
 
 
 def convert(value: Value, to: pa.DataType) -> Value:
-    """Return a value as PyArrow casts it to another type.
+    """Return a number as one of a wider type.
 
     Args:
-        value: the value.
+        value: the number.
         to: the type.
     """
-    return value if value.type == to else call(pc.cast, to, value, target_type=to)
+    # Integers of more than 53 bits become the nearest double, as in Spark.
+    return value if value.type == to else call(pc.cast, to, value, target_type=to, safe=False)
 
 
 def choose(condition: Value, value: Value, other: Value) -> Value:
@@ -93,7 +83,20 @@ def choose(condition: Value, value: Value, other: Value) -> Value:
     Args:
         condition: the condition.
         value: the value.
-        other: the other one.
+        other: the other one, of the same type.
     """
+    assert value.type is not None, "what is computed has a type"
     is_true = call(pc.fill_null, pa.bool_(), condition, fill_value=False)
     return call(pc.if_else, value.type, is_true, value, other)
+
+
+def equal(one: Any, other: Any) -> Any:
+    """Return where doubles are equal; in Spark, NaN equals itself."""
+    both_nan = pc.and_(pc.is_nan(one), pc.is_nan(other))
+    return pc.or_(pc.equal(one, other), both_nan)
+
+
+def less(one: Any, other: Any) -> Any:
+    """Return where doubles are less than others; in Spark, NaN is larger than all numbers."""
+    only_other_nan = pc.and_(pc.is_nan(other), pc.invert(pc.is_nan(one)))
+    return pc.or_(pc.less(one, other), only_other_nan)

@@ -8,7 +8,7 @@ partitions, names of files, or a snapshot id), and it is stored in the table tha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -40,9 +40,9 @@ ROW_DELETED, TRUNCATED = "__stream_row_deleted", "__stream_row_truncated"
 HIDDEN = (MAJOR, MINOR, ROW_DELETED, TRUNCATED)
 # The minor of rows of one major whose order is not known.
 UNKNOWN_ORDER = 1 << 62
-# Returns the source's columns that are needed, by the names that they get, given all columns that
-# PyArrow can read; None if Spark has to compute the query.
-Pick = Callable[[pa.Schema], Mapping[str, str] | None]
+# Returns the source's columns that are needed, given all columns that PyArrow can read; None if
+# Spark has to read whole rows.
+Pick = Callable[[pa.Schema], Collection[str] | None]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -71,7 +71,7 @@ def read_arrow(
     filesystem: fs.FileSystem,
     files: Sequence[tuple[str, int]],
     schema: pa.Schema,
-    columns: Mapping[str, str],
+    columns: Collection[str],
 ) -> Iterator[pa.RecordBatch]:
     """Read columns of files, with MAJOR and MINOR.
 
@@ -79,31 +79,27 @@ def read_arrow(
         filesystem: where the files are.
         files: paths in their order, each with the MAJOR of its rows.
         schema: of the files.
-        columns: the file's column for each column to return.
+        columns: those to return.
 
     Raises:
         ArrowFallback: a file cannot be read, or Spark may read it differently.
     """
-    needed = pa.schema([schema.field(name) for name in dict.fromkeys(columns.values())])
+    needed = pa.schema([field for field in schema if field.name in columns])
     for path, major in files:
         try:
             with filesystem.open_input_file(path) as opened:
-                yield from _rows(pq.ParquetFile(opened), major, needed, columns)
+                yield from _rows(pq.ParquetFile(opened), major, needed)
         except (OSError, pa.ArrowException) as error:
             raise ArrowFallback(f"{path}: {error}") from error
 
 
-def _rows(
-    parquet: pq.ParquetFile, major: int, schema: pa.Schema, columns: Mapping[str, str]
-) -> Iterator[pa.RecordBatch]:
+def _rows(parquet: pq.ParquetFile, major: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     _check(parquet, schema)
     begin = 0
     for batch in parquet.iter_batches(ROWS, columns=schema.names):
         count = batch.num_rows
         ones = pa.repeat(pa.scalar(1, pa.int64()), count)
-        rows = {
-            name: batch[column].cast(schema.field(column).type) for name, column in columns.items()
-        }
+        rows = {field.name: batch[field.name].cast(field.type) for field in schema}
         rows[MAJOR] = pa.repeat(pa.scalar(major, pa.int64()), count)
         rows[MINOR] = pc.cumulative_sum(ones, start=begin - 1)
         yield pa.record_batch(rows)

@@ -6,6 +6,7 @@ not depend on the messages beside it.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -97,6 +98,10 @@ NO_TYPE = (
 HEADER, BODY = itemgetter(slice(HEADER_BYTES)), itemgetter(slice(HEADER_BYTES, None))
 NOTHING = "has neither a key nor a value"
 TEXT_TYPE, RAW_JSON = Scalar(pa.string()), Scalar(pa.binary(), form=JSON)
+
+
+class UnknownSchema(Exception):
+    """A message has a schema that has to be asked for."""
 
 
 class BadMessage(NamedTuple):
@@ -204,6 +209,7 @@ class MessageDecoder:
     def __post_init__(self) -> None:
         envelope, schemas = self.envelope, self.schemas
         self._nulls: frozenset[bytes] = frozenset()
+        self._portable: tuple[MessageSchemas | None, bytes] | None = None
         if schemas is None or envelope.of_json_record:
             own = _declared_type(envelope, self.columns)
             ids = [0] if schemas is None else [n for w in schemas.writers for n in w.ids]
@@ -213,6 +219,27 @@ class MessageDecoder:
             n: kind for w in schemas.writers for kind in [_type_of(w, envelope)] for n in w.ids
         }
         self._nulls = frozenset(_null_messages(schemas.writers))
+
+    @classmethod
+    def of(cls, portable: bytes) -> MessageDecoder:
+        """Return the decoder of another process, which raises UnknownSchema.
+
+        Args:
+            portable: what its `portable` returns.
+        """
+
+        def learn(number: int) -> MessageSchemas:
+            raise UnknownSchema
+
+        envelope, columns, values, schemas, of_source = pickle.loads(portable)
+        return cls(envelope, columns, values, schemas, learn, of_source)
+
+    def portable(self) -> bytes:
+        """Return what another process needs to decode as this one does."""
+        if self._portable is None or self._portable[0] is not self.schemas:
+            parts = (self.envelope, self.columns, self.values, self.schemas, self.of_source)
+            self._portable = self.schemas, pickle.dumps(parts, pickle.HIGHEST_PROTOCOL)
+        return self._portable[1]
 
     def decode(self, values: Sequence[bytes | None], keys: Sequence[bytes | None] = ()) -> Decoded:
         """Return what messages become.

@@ -12,9 +12,14 @@ import pyarrow as pa
 
 from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.stream.errors import StreamError
+from dbt.adapters.iceberg_stream.stream.sources.formats.decoder_processes import (
+    PROCESSES,
+    Messages,
+)
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import RAW, Envelope
 from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import (
     BadMessage,
+    Decoded,
     MessageDecoder,
 )
 from dbt.adapters.iceberg_stream.stream.sources.formats.message_metadata import TYPES
@@ -266,8 +271,10 @@ class KafkaSource:
         if self.envelope.tombstone_deletes and "key" not in fields:
             fields.append("key")
         decoder = self._decoder(session, upper)
-        for batch in self._messages(lower, upper, fields):
-            yield self._records(decoder, batch)
+        parts = ((b, self._bodies(b)) for b in self._messages(lower, upper, fields))
+        with closing(PROCESSES.decode(decoder, parts)) as decoded:
+            for batch, part in decoded:
+                yield self._records(batch, part)
 
     def _decoder(self, session: Session, upper: Frontier) -> MessageDecoder:
         """Return what decodes the messages of a frontier."""
@@ -278,11 +285,11 @@ class KafkaSource:
             return MessageDecoder(self.envelope, declared, values)
         return self.schemas.decoder(self._topics.read, upper, declared, values)
 
-    def _records(self, decoder: MessageDecoder, batch: MessageBatch) -> Records:
-        keys: list[bytes | None] = []
-        if self.envelope.tombstone_deletes and None in batch.values:
-            keys = batch.column("key").to_pylist()
-        decoded = decoder.decode(batch.values, keys)
+    def _bodies(self, batch: MessageBatch) -> Messages:
+        has_keys = self.envelope.tombstone_deletes and None in batch.values
+        return Messages(batch.values, batch.column("key").to_pylist() if has_keys else ())
+
+    def _records(self, batch: MessageBatch, decoded: Decoded) -> Records:
         offsets, of = batch.all_offsets(), pa.array(decoded.of)
         columns = dict(zip(decoded.rows.schema.names, decoded.rows.columns, strict=True))
         for name, field_name in self.envelope.metadata.columns:
