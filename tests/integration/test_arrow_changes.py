@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dbt.adapters.iceberg_stream.engines.session import Session
 from dbt.adapters.iceberg_stream.stream.batches.arrow_batches import Selection
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
+from dbt.adapters.iceberg_stream.stream.query.picked import SparkPart
 from dbt.adapters.iceberg_stream.stream.query.query import StreamQuery, get_change_sql
 from dbt.adapters.iceberg_stream.stream.row_deltas.changes import DELETED, ORDER
 from dbt.adapters.iceberg_stream.stream.sources.formats.envelopes import Envelope
@@ -68,9 +69,14 @@ def query_of(columns: Sequence[str], where: str = "") -> StreamQuery:
 
 def arrow_changes(spark: Session, query: StreamQuery, source: Messages) -> pa.Table:
     """What PyArrow makes of the query."""
-    selection = Selection(query, source.arrow_schema(spark, None, source.end), None, spark.setting)
-    assert selection.can_compute(source.arrow_schema(spark, None, source.end))
-    return pa.Table.from_batches(map(selection.changes_of, decoded_rows(spark, source)))
+    columns = source.arrow_schema(spark, None, source.end)
+    selection = Selection(query, columns, None, no_spark)
+    assert selection.pick(columns) is not None
+    return pa.Table.from_batches(selection.changes(decoded_rows(spark, source)))
+
+
+def no_spark(part: SparkPart, rows: pa.RecordBatch) -> pa.RecordBatch:
+    raise AssertionError(part.sql("rows"))
 
 
 def assert_same(spark: Session, query: StreamQuery, source: Messages) -> pa.Table:

@@ -149,14 +149,14 @@ class Translation:
             self._read_column(value, node)
         return reduce(lambda value, name: _field_of(value, name, node), fields, value)
 
-    def source_columns(self, node: exp.Expr) -> dict[str, str]:
-        """Return the source's columns that an expression reads, by the names that they have here.
+    def needed_columns(self, node: exp.Expr) -> dict[str, str]:
+        """Return the columns that Spark needs for an expression, by the names that it has for them.
 
         Args:
             node: the expression.
 
         Raises:
-            Unsupported: it reads what is computed, or more than the columns of a row.
+            Unsupported: it reads what PyArrow computes, or more than the columns of a row.
         """
         if node.find(exp.Star, exp.Query, exp.Placeholder, exp.Parameter):
             raise _unsupported(node)

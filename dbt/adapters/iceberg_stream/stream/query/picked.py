@@ -41,7 +41,7 @@ class SparkPart:
     Attributes:
         alias: what its expressions call the rows that they read; empty for nothing.
         number: the part's place among those of the query.
-        columns: the source's columns that it needs, by the names that they have in it.
+        columns: columns of the source or of parts before it, by the names that they have in it.
         items: SQL of what it computes.
         where: SQL of the condition of its rows; empty for all.
     """
@@ -55,7 +55,7 @@ class SparkPart:
     def add(self, text: str) -> Value:
         """Add an expression, and return its value."""
         self.items.append(text)
-        return Value(itemgetter(self.names[-1]), None)
+        return Value(itemgetter(self.names[-1]), None, self.names[-1])
 
     @property
     def names(self) -> list[str]:
@@ -104,7 +104,7 @@ class Picked:
         """The columns of the source that the query needs."""
         of_parts = {column for part in self.parts for column in part.columns.values()}
         picked = {value.column for value in self.columns.values() if value.column is not None}
-        return picked | of_parts | self.read
+        return {name for name in picked | of_parts | self.read if not name.startswith(BY_SPARK)}
 
     def only(self, names: Sequence[str], types: pa.Schema) -> Picked:
         """Return some of the columns, by their names as they are written.
@@ -337,7 +337,7 @@ class _Scope:
 
     def _spark_part(self, node: exp.Expr) -> SparkPart:
         """Return the part that computes an expression, with the columns for it."""
-        columns = self.translation.source_columns(node)
+        columns = self.translation.needed_columns(node)
         if self._part is None:
             self._part = SparkPart(self.alias, len(self._selects.parts))
             self._selects.parts.append(self._part)

@@ -25,7 +25,8 @@ class Value:
     Attributes:
         compute: computes it.
         type: the type that Spark's expression has; None if only Spark knows.
-        column: the column of the source that it is; None if it is computed.
+        column: the column of the source that it is, or that has what Spark has computed; None if
+            PyArrow computes it.
     """
 
     compute: Compute

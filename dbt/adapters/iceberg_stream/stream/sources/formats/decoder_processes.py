@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache
 from multiprocessing.connection import Connection, Pipe
@@ -26,6 +27,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import pyarrow as pa
 
+from dbt.adapters.iceberg_stream.errors.logger import Logger
 from dbt.adapters.iceberg_stream.stream.sources.formats.message_decoder import (
     Decoded,
     MessageDecoder,
@@ -48,6 +50,7 @@ START = (
 )
 READY, UNKNOWN_SCHEMA = b"ready", b""
 Part = TypeVar("Part")
+logger = Logger()
 
 
 class Messages(NamedTuple):
@@ -81,7 +84,7 @@ class _Process:
             )
         self._waiting: deque[Future[_Answer]] = deque()
         self._sending, self._changing = threading.Lock(), threading.Lock()
-        self.is_ready = self.has_ended = False
+        self.is_ready = self.has_ended = self.was_idle = False
         threading.Thread(target=self._receive, daemon=True).start()
 
     @property
@@ -106,7 +109,7 @@ class _Process:
 
     def _receive(self) -> None:
         connection = self._connection
-        try:
+        with suppress(OSError, EOFError):  # it has ended, or this process ends it
             connection.recv_bytes()
             self.is_ready = True
             while self._waiting or connection.poll(IDLE_SECONDS):
@@ -115,8 +118,7 @@ class _Process:
                 with self._changing:
                     if not self.has_ended:
                         self._waiting.popleft().set_result(answer)
-        except (OSError, EOFError):
-            pass  # it has ended, or this process ends it
+            self.was_idle = True
         self._end()
         self._process.wait()
         connection.close()
@@ -135,6 +137,7 @@ class DecoderProcesses:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._processes: list[_Process] = []
+        self._may_start = True
 
     def decode(
         self, decoder: MessageDecoder, parts: Iterable[tuple[Part, Messages]]
@@ -165,13 +168,26 @@ class DecoderProcesses:
     def _free(self, may_start: bool) -> _Process | None:
         """Return a process that is free; start another if there is none, and there may be."""
         with self._lock:
-            self._processes = [process for process in self._processes if not process.has_ended]
-            for process in self._processes:
-                if process.is_free:
-                    return process
-            if may_start and len(self._processes) < min(MOST_PROCESSES, _cores() - 1):
-                self._processes.append(_Process())
-        return None
+            ended = [process for process in self._processes if process.has_ended]
+            if any(not process.was_idle for process in ended):
+                # Where one cannot run, or is killed, others would be, too.
+                self._may_start = False
+                logger.debug("A process that decodes messages has ended; no other is started.")
+            self._processes = [process for process in self._processes if process not in ended]
+            free = next((process for process in self._processes if process.is_free), None)
+            if free is None and may_start and self._may_start:
+                self._start()
+            return free
+
+    def _start(self) -> None:
+        """Start a process, if not all have started."""
+        if len(self._processes) >= min(MOST_PROCESSES, _cores() - 1):
+            return
+        try:
+            self._processes.append(_Process())
+        except OSError as error:
+            self._may_start = False
+            logger.debug(f"No process is started that decodes messages: {error}.")
 
 
 PROCESSES = DecoderProcesses()
