@@ -25,7 +25,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     MINOR,
     WHERE,
     Frontier,
-    MessageSource,
+    RecordSource,
 )
 from tests.integration.message_ways import unfit
 
@@ -60,7 +60,7 @@ def rows_of(
     spark: Session, source: FilesSource, lower: Frontier | None, upper: Frontier
 ) -> list[dict[str, Any]]:
     """The good records of a batch, in the order of the changes."""
-    if isinstance(source, MessageSource):
+    if isinstance(source, RecordSource):
         parts = [records.rows for records in source.decode(spark, lower, upper)]
         rows = pa.Table.from_batches(parts).sort_by([(MAJOR, "ascending"), (MINOR, "ascending")])
         return list(rows.drop_columns([MAJOR, MINOR]).to_pylist())
@@ -119,7 +119,7 @@ def test_records_that_lack_a_key(spark: Session, tmp_path: Path) -> None:
     spec = {"path": f"file://{tmp_path}", "columns": "id int, x string, day date"}
     source = files_source(spec, fs.LocalFileSystem(), str(tmp_path), ["Id"])
     upper = source.plan_batch(None, 1000)
-    assert isinstance(source, MessageSource) and upper is not None
+    assert isinstance(source, RecordSource) and upper is not None
     assert source.empty(spark.spark).columns == ["id", "x", "day", "__stream"]
     good = [(row["id"], row["x"], row["day"]) for row in rows_of(spark, source, None, upper)]
     assert good == [
@@ -180,7 +180,7 @@ def test_numbers_that_are_not_of_their_columns(spark: Session, tmp_path: Path) -
     spec = {"path": f"file://{tmp_path}", "columns": columns, "options": {"multiLine": "false"}}
     source = files_source(spec, fs.LocalFileSystem(), str(tmp_path))
     upper = source.plan_batch(None, 1000)
-    assert isinstance(source, MessageSource) and upper is not None
+    assert isinstance(source, RecordSource) and upper is not None
     rows = [(row["id"], str(row["price"])) for row in rows_of(spark, source, None, upper)]
     assert rows == [(1, "1.50"), (2, "20.00")]
     found = [own for records in source.decode(spark, None, upper) for own in records.bad]

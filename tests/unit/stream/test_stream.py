@@ -18,7 +18,7 @@ from dbt.adapters.iceberg_stream.errors.spark import CREDENTIALS_REFUSED, Statem
 from dbt.adapters.iceberg_stream.stream.errors import StreamConflict, StreamError
 from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
-from dbt.adapters.iceberg_stream.stream.sources.source import Lag
+from dbt.adapters.iceberg_stream.stream.sources.source import Lag, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.stream import Stream
 from dbt.adapters.iceberg_stream.stream.table_stream import TableStream
@@ -28,7 +28,7 @@ Offset = Mapping[str, int]
 
 
 @dataclass
-class Numbers:
+class Numbers(Source):
     """A source of so many batches, which notes the lag in its status at each poll."""
 
     batches: int
@@ -54,6 +54,9 @@ class Numbers:
     def schema_id(self, lower: Offset | None, upper: Offset | None = None) -> str:
         """Of batches by their number, where they have columns of their own."""
         return self.columns[upper["n"] - 1] if self.columns and upper else ""
+
+    def empty(self, *_: Any) -> Any:
+        raise NotImplementedError
 
     def lag(self, frontier: Offset | None) -> Lag:
         return Lag(self.batches - (frontier or {"n": 0})["n"], "rows")

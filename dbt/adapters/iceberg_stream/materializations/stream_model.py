@@ -56,7 +56,6 @@ from dbt.adapters.iceberg_stream.stream.routes import (
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange
 from dbt.adapters.iceberg_stream.stream.sink.progress import Progress, read_property
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
-from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.registry import SourceDefinition, open_source
 from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, Source
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
@@ -126,7 +125,7 @@ class StreamModel:
         if config.get("unique_key") is not None or config.get("route_by"):
             return ()
         source = self._open((), ())
-        return source.registered_key() if isinstance(source, KafkaSource) else ()
+        return source.registered_key()
 
     @cached_property
     def opened_source(self) -> Source:

@@ -19,8 +19,6 @@ from dbt.adapters.iceberg_stream.stream.options import StreamOptions
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sources.source import (
     Frontier,
-    PinnedSource,
-    SharingSource,
     Source,
     describe,
 )
@@ -201,8 +199,7 @@ class Stream:
         self._refreshes = refresh
         for table in self.tables:
             table.begin(refresh)
-            if isinstance(source, SharingSource):
-                source.share_reads(table.writer.source)
+            source.share_reads(table.writer.source)
         if refresh and self._is_serial:
             self._stage()
         if is_staged or not refresh:
@@ -304,7 +301,7 @@ class Stream:
         """Return the end of a batch with what the sources of all tables read their records with."""
         for table in self._active_tables:
             source = table.writer.source
-            if source is not self._source and isinstance(source, PinnedSource):
+            if source is not self._source:
                 upper = source.pin(self._planned, upper)
         return upper
 

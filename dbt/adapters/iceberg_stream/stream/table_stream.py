@@ -19,7 +19,7 @@ from dbt.adapters.iceberg_stream.stream.errors import StreamError
 from dbt.adapters.iceberg_stream.stream.row_deltas.written import BatchRange, WrittenBatch
 from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json, from_json
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, VolatileSource, describe
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, describe
 from dbt.adapters.iceberg_stream.stream.status import StreamStatus
 from dbt.adapters.iceberg_stream.stream.table_maintenance import TableMaintenance
 from dbt.adapters.iceberg_stream.tables.commit.committer import Committed
@@ -168,7 +168,7 @@ class TableStream:
             raise storage_error(error, [self]) from error
         except StatementError:
             # Spark's message is about a table; the source knows which files are missing.
-            if isinstance(writer.source, VolatileSource) and batch_range.upper is not None:
+            if batch_range.upper is not None:
                 writer.source.require(batch_range.lower, batch_range.upper)
             raise
 

@@ -58,14 +58,9 @@ from dbt.adapters.iceberg_stream.stream.sink.sink import Sink
 from dbt.adapters.iceberg_stream.stream.sink.table_index import ChangeOrder
 from dbt.adapters.iceberg_stream.stream.sink.watermark import as_json
 from dbt.adapters.iceberg_stream.stream.sources.source import (
-    ArrowSource,
-    ClosableSource,
-    FileSource,
     Frontier,
-    MessageSource,
-    PartitionedSource,
+    RecordSource,
     Source,
-    UnorderedSource,
 )
 from dbt.adapters.iceberg_stream.tables.commit.producer import current_snapshot_id
 from dbt.adapters.iceberg_stream.tables.files.casting import conform
@@ -120,8 +115,7 @@ class BatchWriter:
 
     def close(self) -> None:
         """Close the connections of the source; no batch is being written."""
-        if isinstance(self.source, ClosableSource):
-            self.source.close()
+        self.source.close()
 
     def open_index(self, refresh: bool) -> None:
         """Index the table's keys, if deletes by position are wanted and possible.
@@ -187,8 +181,6 @@ class BatchWriter:
 
     def _unreadable(self, batch_range: BatchRange) -> Mapping[str, str]:
         """Return why files of the batch cannot be read; raise StreamError if that is an error."""
-        if not isinstance(self.source, FileSource):
-            return {}
         unreadable = self.source.unreadable(batch_range.lower, _end(batch_range))
         if self.bad_records.write is None:
             self.bad_records.handle_files(unreadable)
@@ -197,7 +189,7 @@ class BatchWriter:
     def _write_readable(
         self, session: Session, batch_range: BatchRange, write_id: str, late: bool
     ) -> WrittenBatch:
-        if isinstance(self.source, MessageSource):
+        if isinstance(self.source, RecordSource):
             return self._write_messages(session, batch_range, write_id, late, self.source)
         if self.runner is in_process and not late and self._fallbacks.allow_arrow():
             selection = self._selection(session)
@@ -218,7 +210,7 @@ class BatchWriter:
         batch_range: BatchRange,
         write_id: str,
         late: bool,
-        source: MessageSource,
+        source: RecordSource,
     ) -> WrittenBatch:
         """Write a batch whose records this process decodes."""
         records = MessageRecords(source, session, batch_range, self.bad_records)
@@ -290,7 +282,7 @@ class BatchWriter:
     ) -> Iterator[pa.RecordBatch] | None:
         """Return the changes as PyArrow reads them; None if Spark has to read the batch."""
         source = self.source
-        if not isinstance(source, ArrowSource) or self._needs_spark:
+        if self._needs_spark:
             return None
         rows = source.arrow_rows(session, batch_range.lower, _end(batch_range), selection.pick)
         self._explain(selection)
@@ -397,7 +389,7 @@ class BatchWriter:
         source, options = self.source, self.options
         if not options.keys or options.sequence_by:
             return
-        if not isinstance(source, UnorderedSource) or not source.lacks_order(batch_range.lower):
+        if not source.lacks_order(batch_range.lower):
             return
         if keys := session.rows(self.query.unknown_order(), **views).to_pylist():
             raise StreamError(
@@ -421,7 +413,7 @@ class BatchWriter:
     def _require_single_partition(self, batch_range: BatchRange) -> None:
         """Raise StreamError if the source does not order a truncate among other changes."""
         source = self.source
-        count = source.partitions(_end(batch_range)) if isinstance(source, PartitionedSource) else 1
+        count = source.partitions(_end(batch_range))
         if count > 1:
             raise StreamError(
                 f"The source has a truncate, and {count} partitions, between which the order is "
@@ -502,7 +494,7 @@ class BatchWriter:
             session: of the engine.
             batch_range: the range of the source.
         """
-        if isinstance(self.source, MessageSource):
+        if isinstance(self.source, RecordSource):
             records = MessageRecords(self.source, session, batch_range, self.bad_records)
             with records.frame(self.is_remote) as frame:
                 yield frame

@@ -24,7 +24,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     TRUNCATED,
     BadRecord,
     Frontier,
-    MessageSource,
+    RecordSource,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class MessageRecords:
         counts: how many records are no rows, once all were decoded.
     """
 
-    source: MessageSource
+    source: RecordSource
     session: Session
     batch_range: BatchRange
     bad_records: BadRecords
@@ -93,7 +93,7 @@ class MessageRecords:
         first = next(rows, None)
         if first is None:
             source, lower = self.source, self.batch_range.lower
-            yield source.empty(self.session.spark, lower, self._upper)  # type: ignore[attr-defined]
+            yield source.empty(self.session.spark, lower, self._upper)
             return
         batches = itertools.chain([first], rows)
         with SparkRows(self.session, is_remote).frame(batches, first.schema) as frame:

@@ -8,10 +8,11 @@ partitions, names of files, or a snapshot id), and it is stored in the table tha
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -74,48 +75,37 @@ def describe(frontier: Frontier | None) -> str:
     return f"files of up to {last.isoformat(' ', 'milliseconds')}"
 
 
-class Source(Protocol):
-    """A source of changes.
+class Source(ABC):
+    """A source of changes, which Spark reads; see RecordSource for others.
 
     A batch is the changes between two frontiers, `[lower, upper)`. It can be read again as long as
-    the source retains its changes. A lower frontier of None is the source's beginning.
+    the source retains its changes. A lower frontier of None is the source's beginning. Whatever a
+    batch is read with, such as the ids of schemas, is in its frontiers.
+
+    Sources override what their kind needs: most need little more than the abstract methods.
     """
 
     @property
     def ordered(self) -> bool:
-        """Return whether rows of a batch come in the order of the changes of each key."""
+        """Whether rows of a batch come in the order of the changes of each key."""
+        return True
 
     @property
     def has_bad(self) -> bool:
-        """Return whether `read` returns BAD and WHERE."""
+        """Whether `read` returns BAD and WHERE."""
+        return False
 
     @property
     def has_truncates(self) -> bool:
-        """Return whether there may be changes that delete all rows."""
+        """Whether there may be changes that delete all rows."""
+        return False
 
     @property
     def of_rows(self) -> bool:
-        """Return whether the changes are of a table's rows, and not events that name a row."""
+        """Whether the changes are of a table's rows, and not events that name a row."""
+        return False
 
-    def empty(
-        self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
-    ) -> DataFrame:
-        """Return a frame with the columns of a batch and without rows.
-
-        Args:
-            spark: the Spark session.
-            lower: the frontier that the batch begins at.
-            upper: the frontier that it ends at; None for the next batch.
-        """
-
-    def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
-        """Return an id of the columns of a batch; empty if the source's columns never change.
-
-        Args:
-            lower: the frontier that the batch begins at.
-            upper: the frontier that it ends at; None for the next batch.
-        """
-
+    @abstractmethod
     def present(self, lower: Frontier | None) -> Frontier | None:
         """Return the end of all that the source has now.
 
@@ -126,6 +116,7 @@ class Source(Protocol):
             The frontier; None if nothing is after `lower`.
         """
 
+    @abstractmethod
     def plan_batch(
         self,
         lower: Frontier | None,
@@ -149,6 +140,7 @@ class Source(Protocol):
             StreamError: the source does not retain what is after `lower`.
         """
 
+    @abstractmethod
     def is_behind(self, lower: Frontier, other: Frontier) -> bool:
         """Return whether there are changes between two frontiers.
 
@@ -157,8 +149,28 @@ class Source(Protocol):
             other: a frontier that may be later.
         """
 
+    @abstractmethod
+    def lag(self, frontier: Frontier | None) -> Lag:
+        """Return how much the source has after a frontier.
+
+        Args:
+            frontier: the frontier up to which the source was read.
+        """
+
+    @abstractmethod
+    def empty(
+        self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
+    ) -> DataFrame:
+        """Return a frame with the columns of a batch and without rows.
+
+        Args:
+            spark: the Spark session.
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at; None for the next batch.
+        """
+
     def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        """Return the rows of a batch; not of a MessageSource.
+        """Return the rows of a batch; not of a RecordSource.
 
         Args:
             spark: the Spark session.
@@ -168,13 +180,106 @@ class Source(Protocol):
         Returns:
             A frame with the column `__stream`, and with BAD and WHERE if `has_bad`.
         """
+        raise NotImplementedError
 
-    def lag(self, frontier: Frontier | None) -> Lag:
-        """Return how much the source has after a frontier.
+    def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
+        """Return an id of the columns of a batch; empty if the source's columns never change.
 
         Args:
-            frontier: the frontier up to which the source was read.
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at; None for the next batch.
         """
+        return ""
+
+    def pin(self, lower: Frontier | None, upper: Frontier) -> Frontier:
+        """Return a frontier that this source can be read up to, although another has planned it.
+
+        Args:
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at, of a source of the same identity.
+        """
+        return upper
+
+    def committed(self, frontier: Frontier) -> None:  # noqa: B027
+        """Let the source forget what is before a frontier, which the table has.
+
+        Args:
+            frontier: the end of the last batch that is committed.
+        """
+
+    def registered_key(self) -> tuple[str, ...]:
+        """Return the columns that identify a row, as far as the source knows them.
+
+        Raises:
+            StreamError: the source deletes rows, and does not know which.
+        """
+        return ()
+
+    def share_reads(self, other: Source) -> None:  # noqa: B027
+        """Plan batches that another table of the stream can read, too, with what this one keeps.
+
+        Args:
+            other: the source, whose batches this one plans.
+        """
+
+    def arrow_rows(
+        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
+    ) -> Iterator[pa.RecordBatch] | None:
+        """Return the rows of a batch that PyArrow reads as Spark would.
+
+        Args:
+            session: of the engine.
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+            pick: selects the columns.
+
+        Returns:
+            The picked columns, MAJOR and MINOR, in the order of the changes; None if Spark has to
+            read the batch.
+
+        Raises:
+            ArrowFallback: Spark has to read the batch; raised while the rows are read.
+        """
+        return None
+
+    def unreadable(self, lower: Frontier | None, upper: Frontier) -> Mapping[str, str]:
+        """Return why `read` leaves out files of a batch, by their path.
+
+        Args:
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+        """
+        return {}
+
+    def lacks_order(self, lower: Frontier | None) -> bool:
+        """Return whether rows of a batch have UNKNOWN_ORDER; call it after `read`.
+
+        Args:
+            lower: the frontier that the batch begins at.
+        """
+        return False
+
+    def partitions(self, upper: Frontier) -> int:
+        """Return how many partitions, of which each has its own order, a batch is read from.
+
+        Args:
+            upper: the frontier that the batch ends at.
+        """
+        return 1
+
+    def require(self, lower: Frontier | None, upper: Frontier) -> None:  # noqa: B027
+        """Check that the source still has the changes of a batch, which could not be read.
+
+        Args:
+            lower: the frontier that the batch begins at.
+            upper: the frontier that it ends at.
+
+        Raises:
+            StreamError: changes of the batch were removed from the source.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Close the connections that are kept between batches; no batch is being read."""
 
 
 class BadRecord(NamedTuple):
@@ -207,10 +312,10 @@ class Records:
     skipped: int = 0
 
 
-@runtime_checkable
-class MessageSource(Protocol):
+class RecordSource(Source):
     """A source whose records this process decodes."""
 
+    @abstractmethod
     def arrow_schema(self, session: Session, lower: Frontier | None, upper: Frontier) -> pa.Schema:
         """Return the columns of a batch.
 
@@ -220,6 +325,7 @@ class MessageSource(Protocol):
             upper: the frontier that it ends at.
         """
 
+    @abstractmethod
     def decode(
         self, session: Session, lower: Frontier | None, upper: Frontier
     ) -> Iterator[Records]:
@@ -235,111 +341,14 @@ class MessageSource(Protocol):
         """
 
 
-@runtime_checkable
-class ArrowSource(Protocol):
-    """A source of files that PyArrow can read, if Spark would read them alike."""
+def empty_frame(spark: SparkSession, columns: pa.Schema) -> DataFrame:
+    """Return a frame with columns, and CHANGE, and without rows.
 
-    def arrow_rows(
-        self, session: Session, lower: Frontier | None, upper: Frontier, pick: Pick
-    ) -> Iterator[pa.RecordBatch] | None:
-        """Return the rows of a batch, read without Spark.
+    Args:
+        spark: the Spark session.
+        columns: the columns.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-        Args:
-            session: of the engine.
-            lower: the frontier that the batch begins at.
-            upper: the frontier that it ends at.
-            pick: selects the columns.
-
-        Returns:
-            The picked columns, MAJOR and MINOR, in the order of the changes; None if Spark has to
-            read the batch.
-
-        Raises:
-            ArrowFallback: Spark has to read the batch; raised while the rows are read.
-        """
-
-
-@runtime_checkable
-class PinnedSource(Protocol):
-    """A source whose frontiers fix what its records are read with."""
-
-    def pin(self, lower: Frontier | None, upper: Frontier) -> Frontier:
-        """Return a frontier that this source can be read up to, although another has planned it.
-
-        Args:
-            lower: the frontier that the batch begins at.
-            upper: the frontier that it ends at, of a source of the same identity.
-        """
-
-
-@runtime_checkable
-class ClosableSource(Protocol):
-    """A source that keeps connections between batches."""
-
-    def close(self) -> None:
-        """Close the connections; no batch is being read."""
-
-
-@runtime_checkable
-class SharingSource(Protocol):
-    """A source that plans batches with regard to the tables of the stream that read them."""
-
-    def share_reads(self, other: Source) -> None:
-        """Plan batches that another table of the stream can read, too, with what this one keeps.
-
-        Args:
-            other: the source, whose batches this one plans.
-        """
-
-
-@runtime_checkable
-class UnorderedSource(Protocol):
-    """A source that may not know the order of some of its rows."""
-
-    def lacks_order(self, lower: Frontier | None) -> bool:
-        """Return whether rows of a batch have UNKNOWN_ORDER; call it after `read`.
-
-        Args:
-            lower: the frontier that the batch begins at.
-        """
-
-
-@runtime_checkable
-class PartitionedSource(Protocol):
-    """A source of several partitions, each of which has an order of its own."""
-
-    def partitions(self, upper: Frontier) -> int:
-        """Return how many partitions a batch is read from.
-
-        Args:
-            upper: the frontier that the batch ends at.
-        """
-
-
-@runtime_checkable
-class FileSource(Protocol):
-    """A source of files, some of which may be incomplete."""
-
-    def unreadable(self, lower: Frontier | None, upper: Frontier) -> Mapping[str, str]:
-        """Return why `read` leaves out files of a batch, by their path.
-
-        Args:
-            lower: the frontier that the batch begins at.
-            upper: the frontier that it ends at.
-        """
-
-
-@runtime_checkable
-class VolatileSource(Protocol):
-    """A source whose changes may be removed while they are read."""
-
-    def require(self, lower: Frontier | None, upper: Frontier) -> None:
-        """Check that the source still has the changes of a batch.
-
-        Args:
-            lower: the frontier that the batch begins at.
-            upper: the frontier that it ends at.
-
-        Raises:
-            StreamError: changes of the batch were removed from the source.
-        """
+    frame = spark.createDataFrame([], from_arrow_schema(columns, prefer_timestamp_ntz=True))
+    return frame.selectExpr("*", f"{NO_CHANGE} as {CHANGE}")

@@ -76,7 +76,13 @@ def shown(decoded: Decoded) -> tuple[Any, ...]:
     rest = (decoded.of, decoded.deleted, decoded.is_old, decoded.truncates)
     decoded.rows.validate(full=True)
     rows = numbered(pa.Table.from_batches([decoded.rows]))
-    return decoded.rows.schema, rows, [part.tolist() for part in rest], list(decoded.bad), decoded.skipped
+    return (
+        decoded.rows.schema,
+        rows,
+        [part.tolist() for part in rest],
+        list(decoded.bad),
+        decoded.skipped,
+    )
 
 
 class Here(MessageDecoder):

@@ -21,7 +21,7 @@ from dbt.adapters.iceberg_stream.stream.sources.iceberg import source as module
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.changes import SnapshotChanges
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.first_read import plan_first_read
 from dbt.adapters.iceberg_stream.stream.sources.iceberg.source import IcebergSource
-from dbt.adapters.iceberg_stream.stream.sources.source import Frontier, SharingSource
+from dbt.adapters.iceberg_stream.stream.sources.source import Frontier
 from dbt.adapters.iceberg_stream.tables.commit.change import AddedFiles, Change
 from dbt.adapters.iceberg_stream.tables.files.target import WriteTarget
 from tests.unit.local_tables import NAME, commit, evolve, insert, live, load, make_table, write
@@ -132,7 +132,6 @@ def test_one_decision_for_a_group(lake: IcebergCatalog, keyed: tuple[bool, bool]
     make_history(lake, 2, ids(1, 2, 3), ids(4, 5))
     compact_first(lake)
     first, second = (source(lake, each) for each in keyed)
-    assert isinstance(first, SharingSource)
     first.share_reads(first)
     first.share_reads(second)
     upper = first.plan_batch(None, 2)

@@ -23,6 +23,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     BadRecord,
     Frontier,
     Records,
+    RecordSource,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def are_lines(options: Mapping[str, str]) -> bool:
 
 
 @dataclass
-class JsonFilesSource(FilesSource):
+class JsonFilesSource(FilesSource, RecordSource):
     """A folder with files of JSON lines; see FilesSource. A value that is required may be null."""
 
     @property

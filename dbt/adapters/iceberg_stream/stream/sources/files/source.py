@@ -36,6 +36,7 @@ from dbt.adapters.iceberg_stream.stream.sources.source import (
     Frontier,
     Lag,
     Pick,
+    Source,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ LAG_SECONDS = 5.0
 
 
 @dataclass
-class FilesSource:
+class FilesSource(Source):
     """A folder, whose files are read in the order of their modification time, then of their path.
 
     The frontier is `{"settled": time, "last": time, "read": {time: names}, "files": count}`, with
@@ -90,7 +91,6 @@ class FilesSource:
     late_seconds: float = 600.0
     required: tuple[str, ...] = ()
     ordered: bool = False
-    has_truncates: bool = field(default=False, init=False)
     _schema_cache: tuple[str, StructType | None] = field(default=("", None), init=False)
     _definition: StructType | None = field(default=None, init=False)
     _rebase: str | None = field(default=None, init=False)
@@ -100,10 +100,6 @@ class FilesSource:
     @cached_property
     def _footers(self) -> Footers:
         return Footers(self.filesystem)
-
-    @property
-    def of_rows(self) -> bool:
-        return False
 
     @property
     def has_bad(self) -> bool:

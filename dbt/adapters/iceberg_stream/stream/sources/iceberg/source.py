@@ -53,7 +53,7 @@ ORDER_COLUMNS = [FILE, MAJOR, MINOR]
 
 
 @dataclass
-class IcebergSource:
+class IcebergSource(Source):
     """A table of the same catalog; a frontier is `{"snapshot-id": …, "table-uuid": …}`.
 
     Within the first read, it also has the number of `rows` that were read of the snapshot, and
@@ -78,8 +78,6 @@ class IcebergSource:
     keyed: bool = False
     stage: Callable[[Name], int | None] | None = None
     ordered: bool = field(default=False, init=False)
-    has_bad: bool = field(default=False, init=False)
-    has_truncates: bool = field(default=False, init=False)
     _schema_id: str = field(default="", init=False)
     _lacks_order: bool = field(default=False, init=False)
     _others_keyed: bool = field(default=False, init=False)

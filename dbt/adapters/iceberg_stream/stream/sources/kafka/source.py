@@ -50,17 +50,17 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import Topic
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topics import FollowedTopics
 from dbt.adapters.iceberg_stream.stream.sources.kafka.transactions.payloads import PayloadReader
 from dbt.adapters.iceberg_stream.stream.sources.source import (
-    CHANGE,
     MAJOR,
     MINOR,
-    NO_CHANGE,
     ROW_DELETED,
     TRUNCATED,
     BadRecord,
     Frontier,
     Lag,
     Records,
+    RecordSource,
     Source,
+    empty_frame,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ logger = Logger()
 
 
 @dataclass
-class KafkaSource:
+class KafkaSource(RecordSource):
     """Kafka topics; a frontier has the next offset of each partition and the ids of the topics.
 
     Attributes:
@@ -106,8 +106,6 @@ class KafkaSource:
     schemas: TopicSchemas | PlainSchema | None = None
     keys: TopicKeys | None = None
     registry: SchemaRegistry | None = None
-    ordered: bool = field(default=True, init=False)
-    has_bad: bool = field(default=False, init=False)
     # What planning has read of the next batches.
     kept: KeptMessages = field(default_factory=KeptMessages, init=False, repr=False)
 
@@ -179,11 +177,7 @@ class KafkaSource:
     def empty(
         self, spark: SparkSession, lower: Frontier | None = None, upper: Frontier | None = None
     ) -> DataFrame:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        columns = self._columns(spark, upper or self.pin(lower, {}))
-        frame = spark.createDataFrame([], from_arrow_schema(columns, prefer_timestamp_ntz=True))
-        return frame.selectExpr("*", f"{NO_CHANGE} as {CHANGE}")
+        return empty_frame(spark, self._columns(spark, upper or self.pin(lower, {})))
 
     def schema_id(self, lower: Frontier | None, upper: Frontier | None = None) -> str:
         if self.schemas is None or self.envelope.columns:
@@ -229,9 +223,6 @@ class KafkaSource:
             self._topics.followed_offsets(offsets_of(frontier) or {}) for frontier in (lower, other)
         )
         return any(ours.get(p, 0) < offset for p, offset in theirs.items())
-
-    def read(self, spark: SparkSession, lower: Frontier | None, upper: Frontier) -> DataFrame:
-        raise NotImplementedError("messages are decoded in this process")
 
     def arrow_schema(self, session: Session, lower: Frontier | None, upper: Frontier) -> pa.Schema:
         return self._columns(session.spark, upper)
