@@ -151,7 +151,7 @@ report-check: $(VENV)/.dev-installed $(DOCS)/.installed ## Check the page of ice
 
 lock: $(BIN)/python ## Pin the requirements of setup.py and dev-requirements.txt that are not pinned yet
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip compile setup.py dev-requirements.txt --extra kafka --universal --python-version 3.10 \
+	$(BIN)/uv pip compile setup.py dev-requirements.txt --extra kafka --extra postgres --universal --python-version 3.10 \
 	    --no-annotate --custom-compile-command "make lock" --quiet --output-file constraints.txt
 
 defects: $(VENV)/.dev-installed ## Put past defects back, which random histories must find; takes hours

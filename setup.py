@@ -87,7 +87,11 @@ setup(
             "ptars>=0.0.25,<0.1",
             # Compiles schemas of Protobuf. The newest that run with the protobuf of dbt are 1.81.
             "grpcio-tools>=1.76",
-        ]
+        ],
+        "postgres": [
+            # Reads tables and their changes; libpq is in the wheel.
+            "psycopg[binary]>=3.2",
+        ],
     },
     entry_points={
         "console_scripts": ["iceberg-stream=dbt.adapters.iceberg_stream.cli:main"],

@@ -86,7 +86,7 @@ SUBPACKAGES: dict[str, tuple[set[str], ...]] = {
     ),
     "stream.sources": (
         {"registry"},
-        {"kafka", "files", "iceberg"},
+        {"kafka", "files", "iceberg", "postgres"},
         {"formats"},
         {"definition_check", "source", "type_sql"},
     ),

@@ -48,15 +48,7 @@ def test_catalog_is_another_word_for_database() -> None:
         ({"schema": "s", "driver_memory": "2 gigs"}, "such as 2g or 1500m; got"),
         ({"schema": "s", "spark_conf": "x"}, "`spark_conf` must be a mapping"),
         ({"schema": "s", "kafka": {"shop": "a:1"}}, "`kafka` must be a mapping of connections"),
-        (
-            {
-                "schema": "s",
-                "method": "connect",
-                "host": "h",
-                "kafka": {"a": {"token_command": "t"}},
-            },
-            "`kafka: a`: the workers of a cluster cannot run `token_command`",
-        ),
+        ({"schema": "s", "postgres": {"a": 1}}, "`postgres` must be a mapping of connections"),
         ({"schema": "s", "method": "cluster"}, "must be one of embedded, connect"),
         ({"schema": "s", "method": "connect"}, "`host` is missing"),
         ({"schema": "s", "method": "connect"}, "`catalog_properties` is missing"),

@@ -153,7 +153,15 @@ class StreamModel:
             keys,
             required,
             self._stage,
+            credentials.postgres,
+            self._consumer,
         )
+
+    @property
+    def _consumer(self) -> str:
+        """What identifies the stream in the database that it reads."""
+        relation = (self.model["database"], self.model["schema"], self.model["alias"])
+        return ".".join(map(str, (self.model["unique_id"], *relation)))
 
     def _stage(self, name: Name) -> int | None:
         """Return a snapshot in which the equality deletes of a table are read once."""

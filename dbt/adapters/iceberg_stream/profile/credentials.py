@@ -82,6 +82,8 @@ class IcebergStreamCredentials(Credentials):
             and further parameters of the server (`scope`, `audience`, …).
         kafka: options of Kafka's clients and of schema registries, by the connection's name in
             sources, e.g. `{shop: {bootstrap.servers: …, sasl.password: …}}`.
+        postgres: options of connections to Postgres, by their names in sources and with libpq's
+            names, e.g. `{shop: {host: …, dbname: …, user: …, password: …}}`.
         ambient_credentials: let clients search the environment for storage credentials.
         allow_plaintext: let secrets be sent to other machines without TLS, in a closed network.
         host: host of the Spark Connect server, for `method: connect`.
@@ -119,6 +121,7 @@ class IcebergStreamCredentials(Credentials):
     token_command: str | None = field(default=None, repr=False)
     oauth2: dict[str, Any] = field(default_factory=dict, repr=False)
     kafka: dict[str, Any] = field(default_factory=dict, repr=False)
+    postgres: dict[str, Any] = field(default_factory=dict, repr=False)
     ambient_credentials: bool = False
     allow_plaintext: bool = False
     host: str | None = None

@@ -56,7 +56,7 @@ def profile_errors(data: dict[str, Any], keys: Iterable[str]) -> list[str]:
         *_plaintext_of_catalog(data),
         *_bad_server(data),
         *_bad_repository(data),
-        *_bad_kafka(data),
+        *_bad_connections(data),
         *catalog_errors(
             data.get("catalogs") or {}, data.get("database", "lake"), data.get("method")
         ),
@@ -303,19 +303,14 @@ def _bad_repository(data: dict[str, Any]) -> list[str]:
     ]
 
 
-def _bad_kafka(data: dict[str, Any]) -> list[str]:
-    connections = data.get("kafka") or {}
-    if not isinstance(connections, dict) or not all(
-        isinstance(options, dict) for options in connections.values()
-    ):
-        return [
-            "`kafka` must be a mapping of connections to options, e.g. {shop: {sasl.username: …}}"
-        ]
-    if data.get("method") != "connect":
-        return []
-    return [
-        f"`kafka: {name}`: the workers of a cluster cannot run `token_command`. Set "
-        "`sasl.oauthbearer.method: oidc` and its options, with which they get tokens themselves"
-        for name, options in connections.items()
-        if "token_command" in options
-    ]
+def _bad_connections(data: dict[str, Any]) -> list[str]:
+    for name, example in (("kafka", "sasl.username"), ("postgres", "host")):
+        connections = data.get(name) or {}
+        if not isinstance(connections, dict) or not all(
+            isinstance(options, dict) for options in connections.values()
+        ):
+            return [
+                f"`{name}` must be a mapping of connections to options, "
+                f"e.g. {{shop: {{{example}: …}}}}"
+            ]
+    return []

@@ -104,6 +104,7 @@ class Stream:
                 refresh = refresh and not any(table.status.commits for table in self.tables)
             for table in self.tables:
                 table.store_index()
+            self._forget()
             undo.pop_all()
         self._set_state("stopped")
 
@@ -345,6 +346,18 @@ class Stream:
         for table in self._active_tables:
             table.status.lag = lag
         self._lag_measured = time.monotonic()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let the source forget what all tables have."""
+        least: Frontier | None = None
+        for table in self.tables:
+            own = table.sink.progress.frontier
+            if own is None or table.sink.is_staged:
+                return
+            least = own if least is None or self._is_behind(own, least) else least
+        if least is not None:
+            self._source.committed(least)
 
     def _commit_all(self) -> None:
         """Commit every batch that was planned, and record the progress."""

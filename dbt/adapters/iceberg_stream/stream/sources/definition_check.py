@@ -11,7 +11,7 @@ COLUMNS = "text, as `name type, name type`"
 NAMES = ("topic", "transaction_topic", "format", "table", "table_column", "starting")
 REGISTRY = ("encoding", "schema_registry", "subject", "message", "record", "key_record")
 PATHS = ("path", "schema_file")
-TEXTS = {name: "text" for name in (*NAMES, *REGISTRY, *PATHS, "connection")} | {
+TEXTS = {name: "text" for name in (*NAMES, *REGISTRY, *PATHS, "connection", "publication")} | {
     "columns": COLUMNS,
     "bootstrap_servers": "text, as `host:port,host:port`",
 }

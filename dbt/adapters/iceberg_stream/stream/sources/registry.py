@@ -40,6 +40,7 @@ from dbt.adapters.iceberg_stream.stream.sources.kafka.source import KafkaSource
 from dbt.adapters.iceberg_stream.stream.sources.kafka.token_command import with_token_command
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_keys import TopicKeys
 from dbt.adapters.iceberg_stream.stream.sources.kafka.topic_schemas import TopicSchemas
+from dbt.adapters.iceberg_stream.stream.sources.postgres.definition import postgres_source
 from dbt.adapters.iceberg_stream.stream.sources.source import Source
 
 STARTS = ("earliest", "latest")
@@ -51,6 +52,7 @@ DEFINITION_KEYS = {
     | {"metadata_columns", "schema_file"},
     "files": {"type", "path", "format", "columns", "options", "late_seconds"},
     "iceberg": {"type", "skip_changes", "changes"},
+    "postgres": {"type", "connection", "table", "publication"},
 }
 # Options of Kafka's clients by the name of a `connection`.
 Connections = Mapping[str, Mapping[str, Any]]
@@ -111,6 +113,8 @@ def open_source(
     keys: Sequence[str] = (),
     required: Sequence[str] = (),
     stage: Callable[[Name], int | None] | None = None,
+    databases: Connections = NO_CONNECTIONS,
+    consumer: str = "",
 ) -> Source:
     """Open the source of a definition, without connecting to it.
 
@@ -124,6 +128,8 @@ def open_source(
         required: columns of the source that the keys are passed on from; records must have them.
         stage: returns a snapshot with the rows of an Iceberg table that is faster to read; None if
             there is none.
+        databases: options of Postgres' connections, from the profile's `postgres`.
+        consumer: identifies the stream.
 
     Raises:
         StreamError: the definition has errors.
@@ -147,6 +153,8 @@ def open_source(
         return _kafka(spec, connections, messages, _plain_schema(spec, messages, project_root))
     if kind == "files":
         return _files(spec, project_root, storage, required)
+    if kind == "postgres":
+        return postgres_source(spec, databases, consumer, keys)
     skip, changes = bool(spec.get("skip_changes")), bool(spec.get("changes"))
     if skip and changes:
         raise StreamError(

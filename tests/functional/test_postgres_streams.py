@@ -1,0 +1,225 @@
+"""Tables of Postgres as sources of streams: their rows, and then what changes in them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from dbt.tests.util import run_dbt, run_dbt_and_capture
+
+from tests.functional.lake import rows
+from tests.servers.postgres import postgres_server, programs
+
+pytestmark = pytest.mark.skipif(programs() is None, reason="Debian's `postgresql` is not installed")
+
+SOURCES = """
+sources:
+  - name: shop
+    schema: shop
+    tables:
+      - name: orders
+        config: {meta: {stream: {type: postgres, connection: shop, table: public.orders}}}
+      - name: Odd Names
+        config: {meta: {stream: {type: postgres, connection: shop, table: "odd.Odd Names"}}}
+      - name: keyless
+        config: {meta: {stream: {type: postgres, connection: shop, table: keyless}}}
+      - name: unpublished
+        config: {meta: {stream: {type: postgres, connection: shop, table: unpublished}}}
+      - name: absent
+        config: {meta: {stream: {type: postgres, connection: shop, table: absent}}}
+      - name: elsewhere
+        config: {meta: {stream: {type: postgres, connection: nowhere, table: orders}}}
+"""
+MODEL = "{{ config(materialized='stream'%s) }} select * from {{ stream(source('shop', '%s')) }}"
+TABLES = """
+create table orders (id bigint primary key, name text, note text, total numeric(10,2),
+  at timestamptz, wall timestamp(3), day date, done boolean, weight double precision, ratio real,
+  small smallint, raw bytea, code char(4), free numeric, payload jsonb, tags text[],
+  key uuid, twice bigint generated always as (id * 2) stored);
+alter table orders alter note set storage external;
+create table other (id int primary key);
+create schema odd;
+create table odd."Odd Names" ("a" int, "B 'b" text, "%" text, primary key ("B 'b", a));
+create table keyless (id int);
+create table unpublished (id int primary key);
+create publication dbt for table orders, other, odd."Odd Names", keyless;
+"""
+LARGE = "x" * 10_000
+ALL = (
+    "select id, name, note, total, cast(at as string), cast(wall as string), cast(day as string), \
+done, weight, ratio, small, hex(raw), code, free, payload, tags, key from {schema}.%s order by id"
+)
+THEIRS = """select id, name, note, total, to_char(at, 'YYYY-MM-DD HH24:MI:SS.US'),
+to_char(wall, 'YYYY-MM-DD HH24:MI:SS.US'), day::text, done, weight, ratio, small,
+upper(encode(raw, 'hex')), code, free::text, payload::text, tags::text, key::text
+from orders order by id"""
+
+
+@pytest.fixture(scope="class")
+def options() -> Iterator[dict[str, Any]]:
+    with postgres_server() as options:
+        yield options
+
+
+@pytest.fixture(scope="class")
+def database(options: dict[str, Any]) -> Iterator[Any]:
+    with psycopg.connect(**options, autocommit=True) as connection:
+        connection.execute(TABLES)
+        connection.execute("set timezone to 'UTC'")
+        yield connection
+
+
+def random_row(chance: random.Random) -> dict[str, Any]:
+    second = chance.randint(0, 10**9)
+    return {
+        "name": chance.choice([None, "", "é", "a'b\"\\", "x\ny"]),
+        "note": chance.choice([None, LARGE + str(second), "short"]),
+        "total": chance.choice([None, "0.01", "-99999999.99"]),
+        "at": chance.choice([None, f"1999-12-31 23:59:59.{second % 10**6:06}+05:30"]),
+        "wall": chance.choice([None, "0001-01-01 00:00:00", "2024-02-29 12:00:00.123"]),
+        "day": chance.choice([None, "9999-12-31", "1500-01-01"]),
+        "done": chance.choice([None, True, False]),
+        "weight": chance.choice([None, 0.1, "NaN", "-Infinity", 1e300]),
+        "ratio": chance.choice([None, 1.5]),
+        "small": chance.choice([None, -32768]),
+        "raw": chance.choice([None, b"", b"\0\xff"]),
+        "code": chance.choice([None, "ab", "abcd"]),
+        "free": chance.choice([None, "123456789012345678901234567890.123"]),
+        "payload": chance.choice([None, '{"a": [1, null]}']),
+        "tags": chance.choice([None, "{a,NULL}"]),
+        "key": chance.choice([None, "00000000-0000-0000-0000-00000000000a"]),
+    }
+
+
+def change(database: Any, chance: random.Random) -> None:
+    """Change rows in a transaction of one or several statements, which may be rolled back."""
+    with database.transaction() as transaction:
+        for _ in range(chance.randint(1, 6)):
+            row, key = random_row(chance), chance.randint(0, 12)
+            kind = chance.choice("iiuuudmo")
+            if kind == "i":
+                names, marks = ", ".join(row), ", ".join(f"%({name})s" for name in row)
+                sql = f"insert into orders (id, {names}) values (%(id)s, {marks}) on conflict do nothing"
+                database.execute(sql, row | {"id": key})
+            elif kind == "u":
+                names = chance.sample(list(row), k=chance.randint(1, 4))
+                listed = ", ".join(f"{name} = %({name})s" for name in names)
+                database.execute(f"update orders set {listed} where id = %(id)s", row | {"id": key})
+            elif kind == "d":
+                database.execute("delete from orders where id = %s", [key])
+            elif kind == "m":
+                sql = "update orders set id = %s where id = %s and not exists (select from orders where id = %s)"
+                database.execute(sql, [key + 100, key, key + 100])
+            else:
+                database.execute("insert into other values (%s) on conflict do nothing", [key])
+        if chance.random() < 0.1:
+            raise psycopg.Rollback(transaction)
+        if chance.random() < 0.03:
+            database.execute("truncate orders")
+
+
+def shown(found: list[tuple[Any, ...]]) -> list[list[str]]:
+    def text(place: int, value: Any) -> str:
+        if place in (4, 5) and value is not None:
+            return str(value).ljust(19).rstrip("0").rstrip(".") if "." in str(value) else str(value)
+        return (
+            repr(float(value)) if place in (3, 8, 9) and value is not None else str(value).rstrip()
+        )
+
+    return [[text(place, value) for place, value in enumerate(row)] for row in found]
+
+
+def slots(database: Any) -> list[tuple[str, bool]]:
+    sql = "select slot_name, active from pg_replication_slots order by 1"
+    return list(database.execute(sql).fetchall())
+
+
+class TestPostgres:
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        return {
+            "sources.yml": SOURCES,
+            "orders.sql": MODEL % (", batch_rows=7", "orders"),
+            "small.sql": (MODEL % (", unique_key='id'", "orders")).replace(
+                "*", "id, upper(name) as name"
+            )
+            + " where id < 8",
+            "named.sql": MODEL % (", unique_key='name'", "orders"),
+            "odd.sql": MODEL % ("", "Odd Names"),
+            "keyless.sql": MODEL % ("", "keyless"),
+            "unpublished.sql": MODEL % ("", "unpublished"),
+            "absent.sql": MODEL % ("", "absent"),
+            "elsewhere.sql": MODEL % ("", "elsewhere"),
+        }
+
+    @pytest.fixture(scope="class")
+    def dbt_profile_target(self, dbt_profile_target: Any, options: dict[str, Any]) -> Any:
+        return {**dbt_profile_target, "postgres": {"shop": options}}
+
+    def assert_same(self, project: Any, database: Any) -> None:
+        theirs = database.execute(THEIRS).fetchall()
+        assert shown(rows(project, ALL % "orders")) == shown(theirs)
+        small = [(row[0], row[1] and row[1].upper()) for row in theirs if row[0] < 8]
+        assert rows(project, "select id, name from {schema}.small order by id") == small
+
+    def test_random_changes(self, project: Any, database: Any) -> None:
+        chance = random.Random(4)
+        for run in range(6):
+            for _ in range(chance.choice([0, 5, 40])):
+                change(database, chance)
+            if run == 3:
+                database.execute("alter table orders replica identity full")
+            run_dbt(["run", "-s", "orders", "small", *(["--full-refresh"] if run == 4 else [])])
+            self.assert_same(project, database)
+            assert len(slots(database)) == 2
+            assert not any(active for _, active in slots(database))
+
+    def test_columns_that_change(self, project: Any, database: Any) -> None:
+        database.execute("insert into orders (id, name) values (50, 'before')")
+        database.execute("alter table orders add extra text, alter small type int, drop tags")
+        database.execute("insert into orders (id, small, extra) values (51, 70000, 'new')")
+        run_dbt(["run", "-s", "orders"])
+        sql = "select id, name, small, extra from {schema}.orders where id in (50, 51) order by id"
+        assert rows(project, sql) == [(50, "before", None, None), (51, None, 70000, "new")]
+
+    def test_a_slot_that_is_lost(self, project: Any, database: Any) -> None:
+        sql = "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+        database.execute(sql)
+        database.execute("insert into orders (id) values (60)")
+        _, said = run_dbt_and_capture(["run", "-s", "orders"], expect_pass=False)
+        assert "Run the model with --full-refresh" in said
+        run_dbt(["run", "-s", "orders", "--full-refresh"])
+        assert (60,) in rows(project, "select id from {schema}.orders")
+
+    def test_names(self, project: Any, database: Any) -> None:
+        insert = """insert into odd."Odd Names" values (%s, %s, %s)"""
+        database.cursor().executemany(insert, [(1, "x", "a"), (2, "X", "b"), (3, "x", None)])
+        run_dbt(["run", "-s", "odd"])
+        database.execute("""delete from odd."Odd Names" where a = 1""")
+        database.execute("""update odd."Odd Names" set "%" = 'c' where a = 3""")
+        run_dbt(["run", "-s", "odd"])
+        sql = "select a, `B 'b`, `%` from {schema}.odd order by a"
+        assert rows(project, sql) == [(2, "X", "b"), (3, "x", "c")]
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("keyless", "public.keyless has no primary key"),
+            ("unpublished", "alter publication dbt add table public.unpublished"),
+            ("absent", "Postgres has no table public.absent"),
+            ("elsewhere", "no connection `nowhere` under `postgres`, where it has: shop"),
+        ],
+    )
+    def test_what_is_refused(self, project: Any, database: Any, name: str, words: str) -> None:
+        _, said = run_dbt_and_capture(["run", "-s", name], expect_pass=False)
+        assert words in " ".join(said.split())
+
+    def test_a_key_that_deletes_do_not_have(self, project: Any, database: Any) -> None:
+        database.execute("alter table orders replica identity default")
+        run_dbt(["run", "-s", "named"])
+        database.execute("delete from orders where id = 60")
+        _, said = run_dbt_and_capture(["run", "-s", "named"], expect_pass=False)
+        assert "alter table public.orders replica identity full" in " ".join(said.split())
