@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from dbt.tests.util import run_dbt, run_dbt_and_capture
 
 from tests.functional.lake import rows
+from tests.functional.stream_service import service, wait_for
 from tests.servers.postgres import postgres_server, programs
 
 pytestmark = pytest.mark.skipif(programs() is None, reason="Debian's `postgresql` is not installed")
@@ -176,6 +178,29 @@ class TestPostgres:
             self.assert_same(project, database)
             assert len(slots(database)) == 2
             assert not any(active for _, active in slots(database))
+
+    def test_services_that_are_killed(self, project: Any, database: Any) -> None:
+        """Each leaves batches behind that are written and not committed, or not forgotten."""
+        chance = random.Random(5)
+        for run in range(3):
+            with service(project, f"run{run}", "-s", "orders small") as running:
+                for _ in range(60):
+                    change(database, chance)
+                    time.sleep(chance.random() / 50)
+                if run == 2:
+                    wait_for(lambda: self.is_same(project, database))
+                    assert running.stop() == 0
+        self.assert_same(project, database)
+        run_dbt(["run", "-s", "orders", "small"])
+        self.assert_same(project, database)
+        assert len(slots(database)) == 2
+
+    def is_same(self, project: Any, database: Any) -> bool:
+        try:
+            self.assert_same(project, database)
+        except AssertionError:
+            return False
+        return True
 
     def test_columns_that_change(self, project: Any, database: Any) -> None:
         database.execute("insert into orders (id, name) values (50, 'before')")
