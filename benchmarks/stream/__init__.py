@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.bench import Benchmark
 
-from . import key_index, late, memory, merges, sequence, transaction_topic, upserts
+from . import key_index, late, latency, memory, merges, sequence, transaction_topic, upserts
 
 BENCHMARKS: dict[str, Benchmark] = {
     "upserts_files": upserts.upserts_files,
@@ -12,6 +12,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "upserts_kafka_avro": upserts.upserts_kafka_avro,
     "transaction_topic": transaction_topic.transaction_topic,
     "upserts_start": upserts.upserts_start,
+    "latency": latency.latency,
     "merges_5m": merges.merges_5m,
     "merges_5m_v3": merges.merges_5m_v3,
     "merges_20m": merges.merges_20m,
