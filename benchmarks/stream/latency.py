@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,7 +97,7 @@ def _ours(rig: Rig, server: str, sql: str, seconds: int) -> tuple[float, float]:
     rig.make_table(name)
     source = {"type": "kafka", "bootstrap_servers": server, "topic": topic}
     stream = rig.stream(name, source | {"format": "json", "columns": DDL}, sql, **OPTIONS)
-    watch, stop = Watch(lambda: _snapshot(rig.lake.load(("s", name)).metadata)), Event()
+    watch, stop = Watch(partial(_newest_in_catalog, rig, name)), Event()
     with watch.running():
         thread = threading.Thread(target=stream.follow, args=(stop,))
         thread.start()
@@ -163,9 +163,14 @@ def _newest(rig: Rig, table: str) -> int:
     return int(newest)
 
 
-def _snapshot(metadata: dict[str, Any]) -> int | None:
-    current = metadata.get("current-snapshot-id")
-    return None if current in (None, -1) else int(current)
+def _snapshot(metadata: Mapping[str, Any]) -> int | None:
+    current = int(metadata.get("current-snapshot-id") or -1)
+    return None if current == -1 else current
+
+
+def _newest_in_catalog(rig: Rig, name: str) -> int | None:
+    loaded = rig.lake.load(("s", name))
+    return None if loaded is None else _snapshot(loaded.metadata)
 
 
 def _newest_of_folder(folder: Path) -> int | None:

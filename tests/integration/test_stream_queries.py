@@ -83,7 +83,13 @@ OF_SPARK = [
         'concat("x", name)',
     ),
     *("named_struct('a', id, 'b', at)", "payload.customer", "size(tags)", "array(id, small)"),
-    *("map('k', name)", "cast(at as date)", "nullif(name, 'a') || ''", "interval 1 day + day"),
+    *(
+        "trunc(day, name)",
+        "map('k', name)",
+        "cast(at as date)",
+        "nullif(name, 'a') || ''",
+        "interval 1 day + day",
+    ),
 ]
 CASTS = ["bigint", "double", "int", "string", "decimal(20, 2)"]
 ROWS, QUERIES = 120, 160
@@ -106,6 +112,11 @@ class Queries:
         forms += [f"{one} {chance.choice(COMPARISONS)} {name}", f"{name} is not null"]
         forms += [f"{name} is null", f"{name} in ({one}, {other})", f"{name} not in ({one})"]
         forms += [f"{name} between {one} and {other}", "done", "name like 'a%'", "more % 2 = 1"]
+        # Without parentheses, in which order they are compared matters.
+        sign, second = chance.choices(COMPARISONS, k=2)
+        forms += [f"done {sign} {name} {second} {one}", f"{name} {second} {one} {sign} done"]
+        forms += [f"done {sign} {name} between {one} and {other}", f"done {sign} {name} is null"]
+        forms += [f"not done {sign} {name} in ({one})", f"done {sign} true {second} true is null"]
         return chance.choice(forms)
 
     def expression(self) -> str:
@@ -138,6 +149,8 @@ class Queries:
                 f"with s as (select * from {VIEW}), r as (select {self.items()} from s {where}) "
                 "select * from r",
                 f"select id, x0 as y, x1, x2 from ({plain}) as q",
+                f"select a as id, a + 0 as b, b + 1 as x0, 'year' || '' as x1, trunc(day, x1) as x2 "
+                f"from (select id as a, more as b, day, name as x1 from {VIEW} {where}) as q",
                 f"with s as (select * from {VIEW} {where}) select {self.items()} from s "
                 f"where {self.condition(1)}",
                 f"select q.id, upper(q.nom) as x0, q.id is null as x1 from "
@@ -201,6 +214,6 @@ def test_the_changes_are_the_same(
         assert shown(ours) == shown(theirs), (sql, deletes)
         apart += 1
         in_parts += bool(query.pick(SCHEMA, target).parts)
-    assert valid > QUERIES * 0.6
-    assert apart > valid * 0.7
-    assert in_parts > apart * 0.5
+    assert valid > QUERIES * 0.4
+    assert apart > valid * 0.5
+    assert in_parts > apart * 0.4

@@ -183,3 +183,20 @@ class QueryText:
         if begin >= end:
             return self.tokens[begin].start, self.tokens[begin].start
         return self.tokens[begin].start, self.tokens[end - 1].end + 1
+
+
+def words(text: str) -> list[str]:
+    """Return the tokens of an expression's text, of which some are names."""
+    return [token.text for token in Spark().tokenize(text)]
+
+
+def without_alias(item: str) -> str:
+    """Return the text of an item of a select list without its alias.
+
+    Args:
+        item: the text, which ends with an alias.
+    """
+    *rest, last = Spark().tokenize(item)
+    if rest and rest[-1].token_type is TokenType.ALIAS:
+        last = rest[-1]
+    return item[: last.start].rstrip()

@@ -50,7 +50,7 @@ KEYED = StreamOptions("s", keys=("id",))
         ),
         (
             "select id from s.c, ((v)) where a = b",
-            "select id, v.__stream from s.c, ((v)) where a = b",
+            "select id, __stream from s.c, ((v)) where a = b",
         ),
         (
             "select id, (select max(n) from s.c) as m from v",
@@ -171,7 +171,7 @@ def test_a_query_that_picks_columns(sql: str) -> None:
     assert selected is not None
     columns = {name: value.column for name, value in selected.columns.items()}
     assert columns == {"id": "id", "total": "Total"}
-    assert not selected.conditions
+    assert not selected.steps
 
 
 @pytest.mark.parametrize(

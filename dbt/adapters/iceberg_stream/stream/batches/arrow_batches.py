@@ -107,7 +107,7 @@ class Selection:
             rows = self._picked.select(rows, self._compute)
         except (pa.ArrowException, StatementError) as error:
             # Spark says what is wrong with the whole query.
-            raise ArrowFallback from error
+            raise ArrowFallback(str(error)) from error
         columns = {name: rows[name] for name in rows.schema.names if name not in HIDDEN}
         # Their places in the batch say which of them counts most.
         for number, name in enumerate((*self._query.options.sequence_by, MAJOR, MINOR)):

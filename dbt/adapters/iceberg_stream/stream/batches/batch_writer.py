@@ -71,6 +71,8 @@ if TYPE_CHECKING:
 # Makes a batch one sub-batch, in which rows are deleted by position and not by equality deletes.
 ALL_KEYS = 1 << 62
 TOMBSTONES, NO_ROWS = "__stream_tombstones", "__stream_no_rows"
+# Where it is true, names in other letters are other names.
+CASE_SENSITIVE = "spark.sql.caseSensitive"
 logger = Logger()
 
 
@@ -199,8 +201,8 @@ class BatchWriter:
                     batch = self._write_arrow(changes, batch_range, write_id)
                     self._fallbacks.reset()
                     return batch
-            except ArrowFallback:
-                self._fallbacks.add()
+            except ArrowFallback as error:
+                self._fall_back(error)
         frame = self.source.read(session.spark, batch_range.lower, _end(batch_range))
         return self._write_frame(session, batch_range, write_id, late, frame)
 
@@ -229,7 +231,7 @@ class BatchWriter:
 
     def _write_records(self, records: MessageRecords, write_id: str) -> WrittenBatch | None:
         """Write records whose query PyArrow computes; return None if Spark has to."""
-        if self._needs_spark or not self._fallbacks.allow_arrow():
+        if self._needs_spark(records.session) or not self._fallbacks.allow_arrow():
             return None
         selection = self._selection(records.session)
         if selection.pick(records.columns) is None:
@@ -238,8 +240,8 @@ class BatchWriter:
         try:
             changes = selection.changes(records.rows())
             batch = self._write_arrow(changes, records.batch_range, write_id)
-        except ArrowFallback:
-            self._fallbacks.add()
+        except ArrowFallback as error:
+            self._fall_back(error)
             return None
         self._fallbacks.reset()
         return batch
@@ -248,10 +250,11 @@ class BatchWriter:
         compute = SparkRows(session, self.is_remote).compute
         return Selection(self.query, self.schema, self.partitions, compute)
 
-    @property
-    def _needs_spark(self) -> bool:
+    def _needs_spark(self, session: Session) -> bool:
         """Return whether Spark has to compute the changes, whatever the query is."""
-        return self.reads_target or bool(self.query.partition and self.partitions is None)
+        if self.reads_target or (self.query.partition and self.partitions is None):
+            return True
+        return session.setting(CASE_SENSITIVE).lower() == "true"
 
     @property
     def is_remote(self) -> bool:
@@ -282,11 +285,15 @@ class BatchWriter:
     ) -> Iterator[pa.RecordBatch] | None:
         """Return the changes as PyArrow reads them; None if Spark has to read the batch."""
         source = self.source
-        if self._needs_spark:
+        if self._needs_spark(session):
             return None
         rows = source.arrow_rows(session, batch_range.lower, _end(batch_range), selection.pick)
         self._explain(selection)
         return None if rows is None else selection.changes(rows)
+
+    def _fall_back(self, error: ArrowFallback) -> None:
+        self._fallbacks.add()
+        logger.debug(f"Spark reads a batch for {'.'.join(self.sink.name)} again. {error}")
 
     def _explain(self, selection: Selection) -> None:
         """Log once why Spark computes whole rows."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Rows of fewer bytes are sent; Spark reads more of them faster from a file on this machine.
 SENT_BYTES = 1024 * 1024
+# Of what Spark computes for the rows of a part.
+MOST_BYTES = 1024 * 1024 * 1024
 VIEW = "__stream_rows"
 
 
@@ -75,6 +77,7 @@ class SparkRows:
 
         Raises:
             StatementError: Spark refuses a row.
+            pa.ArrowCapacityError: what it computes does not fit into memory.
             StreamError: the temporary folder cannot be written.
         """
         numbers = pa.array(np.arange(rows.num_rows))
@@ -83,7 +86,10 @@ class SparkRows:
         )
         with self.frame(iter([needed]), needed.schema) as frame:
             schema, *batches = self.session.stream(part.sql(VIEW), **{VIEW: frame})
-        [computed] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches() or [
+        table = pa.Table.from_batches(batches, schema)
+        if table.nbytes > MOST_BYTES:
+            raise pa.ArrowCapacityError(f"{table.nbytes} bytes")
+        [computed] = table.combine_chunks().to_batches() or [
             pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
         ]
         order = np.argsort(computed[ROW].to_numpy(), kind="stable")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import reduce
 from typing import Any
@@ -53,6 +53,8 @@ CAST_TYPES = {
     exp.DataType.Type.BOOLEAN: pa.bool_(),
     exp.DataType.Type.DATE: pa.date32(),
 }
+# What Spark and sqlglot may group otherwise if no parentheses are around it.
+CONDITIONS = (*COMPARISONS, exp.Between, exp.In, exp.Is, exp.Not, exp.And, exp.Or)
 INTEGER, DECIMAL = re.compile(r"\d{1,18}"), re.compile(r"\d{1,18}\.\d{0,18}")
 # Doubles have all integers up to this one.
 EXACT_DOUBLE = 2**53
@@ -149,24 +151,26 @@ class Translation:
             self._read_column(value, node)
         return reduce(lambda value, name: _field_of(value, name, node), fields, value)
 
-    def needed_columns(self, node: exp.Expr) -> dict[str, str]:
+    def needed_columns(self, node: exp.Expr, words: Iterable[str]) -> dict[str, str]:
         """Return the columns that Spark needs for an expression, by the names that it has for them.
 
         Args:
             node: the expression.
+            words: of its text, all of which may be names.
 
         Raises:
             Unsupported: it reads what PyArrow computes, or more than the columns of a row.
         """
         if node.find(exp.Star, exp.Query, exp.Placeholder, exp.Parameter):
             raise _unsupported(node)
+        for found in node.find_all(exp.Column):
+            self._resolved(found)
         columns = {}
-        for column in node.find_all(exp.Column):
-            value, _ = self._resolved(column)
-            if value.column is None:
-                raise _unsupported(column)
-            name = next(name for name, one in self._scope.items() if one is value)
-            columns[name] = value.column
+        for name in {word.lower() for word in words} & self._scope.keys():
+            column = self._scope[name].column
+            if column is None:
+                raise Unsupported(f"`{name}`")
+            columns[name] = column
         return columns
 
     def _resolved(self, node: exp.Column) -> tuple[Value, list[str]]:
@@ -221,6 +225,8 @@ class Translation:
 
     def _compared(self, compare: Function, *nodes: exp.Expr) -> list[Value]:
         """Return the comparisons of the first expression with each of the others."""
+        if any(isinstance(node, CONDITIONS) for node in nodes):
+            raise Unsupported
         kind, (one, *others) = self._operands(*nodes, compared=True)
         function = OF_DOUBLES[compare] if kind == pa.float64() else compare
         return [call(function, pa.bool_(), one, other) for other in others]
@@ -237,7 +243,7 @@ class Translation:
         return call(function, pa.bool_(), one, self.boolean(node.args["expression"]))
 
     def _is_null(self, node: exp.Is) -> Value:
-        if not isinstance(node.expression, exp.Null):
+        if not isinstance(node.expression, exp.Null) or isinstance(node.this, CONDITIONS):
             raise Unsupported
         return call(pc.is_null, pa.bool_(), self.value(node.this))
 
@@ -254,6 +260,8 @@ class Translation:
             raise Unsupported
         # Unlike `is_in` of PyArrow, this is null for a null.
         equals = self._compared(pc.equal, node.this, *items)
+        if pa.types.is_decimal(self._operands(node.this, *items, compared=True)[0]):
+            raise Unsupported  # Spark loses digits of it, if a number in the list has none
         return reduce(lambda one, other: call(pc.or_kleene, pa.bool_(), one, other), equals)
 
     def _cast(self, node: exp.Cast) -> Value:

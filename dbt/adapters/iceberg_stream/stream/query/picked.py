@@ -20,7 +20,12 @@ from sqlglot.errors import ParseError
 
 from dbt.adapters.iceberg_stream.sql.dialect import Spark
 from dbt.adapters.iceberg_stream.sql.quoting import quote
-from dbt.adapters.iceberg_stream.sql.select_text import QueryText, SelectText
+from dbt.adapters.iceberg_stream.sql.select_text import (
+    QueryText,
+    SelectText,
+    without_alias,
+    words,
+)
 from dbt.adapters.iceberg_stream.stream.query.change_sql import change_of_row
 from dbt.adapters.iceberg_stream.stream.query.expressions import Translation
 from dbt.adapters.iceberg_stream.stream.query.values import Unsupported, Value, call
@@ -29,9 +34,21 @@ from dbt.adapters.iceberg_stream.stream.sources.source import CHANGE, HIDDEN, RO
 PLACEHOLDER = "__placeholder"
 MORE = "a query that does more than to select rows and columns of one other"
 # The number of a row, and what Spark computes for it.
-ROW, BY_SPARK = "__row", "__by_spark_"
-# Spark may read these differently from sqlglot, depending on its settings.
-AMBIGUOUS_TEXT = re.compile(r"[\\\"]")
+ROW, BY_SPARK = "__stream_row_number", "__stream_part_"
+# Spark may read these differently from sqlglot, depending on its settings: among others two
+# quotes that are no empty string.
+AMBIGUOUS_TEXT = re.compile(r"[\\\"]|\$\{|[^\s(,=<>]''|''[^\s),=<>]")
+# Functions that have one value in a query, or depend on all that it reads; some need no
+# parentheses.
+OF_WHOLE_QUERY = {
+    *("current_timestamp", "now", "current_date", "curdate", "current_time", "localtimestamp"),
+    *("unix_timestamp", "monotonically_increasing_id", "spark_partition_id", "input_file_name"),
+    *("input_file_block_start", "input_file_block_length", "rand", "random", "randn", "randstr"),
+    *("uniform", "uuid", "shuffle", "current_user", "session_user", "user"),
+}
+# Each is a query of its own; more of them take longer than whole rows.
+MOST_PARTS = 2
+WORD = re.compile(r"\w+")
 
 
 @dataclass
@@ -86,18 +103,22 @@ class Picked:
     Attributes:
         columns: the query's columns, in lower case.
         read: columns of the source that PyArrow computes with.
-        conditions: of the rows that the query returns.
-        parts: what Spark computes, after the conditions.
+        steps: conditions of the rows that the query returns, and what Spark computes, in their
+            order.
         kept: of changes of rows: conditions of those that stay; the others are deleted.
         deletes: which changes are deletes, besides those that the source says are.
     """
 
     columns: Mapping[str, Value]
     read: frozenset[str] = frozenset()
-    conditions: Sequence[Value] = ()
-    parts: Sequence[SparkPart] = ()
+    steps: Sequence[Value | SparkPart] = ()
     kept: Sequence[Value] = ()
     deletes: Value | None = None
+
+    @property
+    def parts(self) -> list[SparkPart]:
+        """What Spark computes."""
+        return [step for step in self.steps if isinstance(step, SparkPart)]
 
     @property
     def source_columns(self) -> set[str]:
@@ -138,10 +159,11 @@ class Picked:
         Raises:
             pa.ArrowInvalid: Spark's values are not of the table's types.
         """
-        for condition in self.conditions:
-            rows = rows.filter(condition.array(rows))
-        for part in self.parts:
-            rows = compute(part, rows)
+        for step in self.steps:
+            if isinstance(step, SparkPart):
+                rows = compute(step, rows)
+            else:
+                rows = rows.filter(step.array(rows))
         for kept in self.kept:
             rows = _with_deletes(rows, pc.invert(_is_true(kept, rows)))
         if self.deletes is not None:
@@ -180,6 +202,11 @@ def pick(sql: str, view: str, schema: pa.Schema, where: str = "", deletes: str =
     by_lower = {name.lower(): name for name in schema.names}
     if not isinstance(tree, exp.Select) or len(by_lower) < len(schema):
         raise Unsupported(MORE)
+    texts = " ".join((sql, where, deletes, *schema.names)).lower()
+    if words := OF_WHOLE_QUERY.intersection(WORD.findall(texts)):
+        raise Unsupported(f"`{min(words)}`")
+    if ROW in texts or BY_SPARK in texts:
+        raise Unsupported(f"a name with {ROW} or {BY_SPARK}")
     selects = _Selects(sql, view, schema)
     columns = selects.columns(tree, tree.ctes)
     of_query = _Scope(selects, columns, "")
@@ -189,8 +216,10 @@ def pick(sql: str, view: str, schema: pa.Schema, where: str = "", deletes: str =
             raise Unsupported(f"`{where}`")
         of_query.filter(_parsed(where), where)
     deleted = of_query.value(_parsed(deletes), deletes) if deletes else None
-    read = frozenset(selects.read)
-    return Picked(columns, read, selects.conditions, selects.parts, selects.kept, deleted)
+    picked = Picked(columns, frozenset(selects.read), selects.steps, selects.kept, deleted)
+    if len(picked.parts) > MOST_PARTS:
+        raise Unsupported("a query that computes in several selects")
+    return picked
 
 
 def _parsed(condition: str) -> exp.Expr:
@@ -210,15 +239,13 @@ class _Selects:
 
     Attributes:
         read: columns of the source that PyArrow computes with.
-        conditions: of the rows that the query returns.
-        parts: what Spark computes.
+        steps: conditions of the rows that the query returns, and what Spark computes.
         kept: of changes of rows: conditions of those that stay.
     """
 
     def __init__(self, sql: str, view: str, schema: pa.Schema) -> None:
         self.read: set[str] = set()
-        self.conditions: list[Value] = []
-        self.parts: list[SparkPart] = []
+        self.steps: list[Value | SparkPart] = []
         self.kept: list[Value] = []
         self._view = view
         self._text = QueryText(sql)
@@ -298,7 +325,8 @@ class _Selects:
         if projection.alias == CHANGE:
             self.kept.append(scope.value(*_condition_of_rows(node, text, scope.alias)))
             return {}
-        return {projection.alias.lower(): scope.value(node, text)}
+        # Without the alias, to which other items could refer.
+        return {projection.alias.lower(): scope.value(node, without_alias(text))}
 
 
 class _Scope:
@@ -325,22 +353,22 @@ class _Scope:
         if not AMBIGUOUS_TEXT.search(text):
             with suppress(Unsupported):
                 return self.translation.value(node)
-        return self._spark_part(node).add(text)
+        return self._spark_part(node, text).add(text)
 
     def filter(self, node: exp.Expr, text: str) -> None:
         """Add the condition of the rows; see `value`."""
         if not AMBIGUOUS_TEXT.search(text):
             with suppress(Unsupported):
-                self._selects.conditions.append(self.translation.boolean(node))
+                self._selects.steps.append(self.translation.boolean(node))
                 return
-        self._spark_part(node).where = text
+        self._spark_part(node, text).where = text
 
-    def _spark_part(self, node: exp.Expr) -> SparkPart:
+    def _spark_part(self, node: exp.Expr, text: str) -> SparkPart:
         """Return the part that computes an expression, with the columns for it."""
-        columns = self.translation.needed_columns(node)
+        columns = self.translation.needed_columns(node, words(text))
         if self._part is None:
-            self._part = SparkPart(self.alias, len(self._selects.parts))
-            self._selects.parts.append(self._part)
+            self._part = SparkPart(self.alias, len(self._selects.steps))
+            self._selects.steps.append(self._part)
         self._part.columns.update(columns)
         return self._part
 

@@ -96,6 +96,8 @@ def get_change_sql(sql: str, view: str, of_rows: bool = False) -> str:
 
 def _add_step(source: exp.Expr, of_rows: bool, steps: list[SelectStep]) -> exp.Expr | None:
     """Add the column to the select that reads a source; return what reads that select."""
+    while isinstance(source.parent, exp.Subquery | exp.Paren) and not isinstance(source, exp.Query):
+        source = source.parent  # a name in parentheses, which may have an alias behind them
     select = source.find_ancestor(exp.Select, exp.SetOperation)
     if not isinstance(select, exp.Select):
         raise StreamError(f"The query of the stream has a union. {HINT}")
