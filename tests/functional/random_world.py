@@ -158,7 +158,7 @@ class World:
                 f"select id, n, date_format(at, 'yyyy-MM-dd HH:mm') as t, at from {RAW}",
             ),
             "streamed": model(
-                {"materialized": "stream", "unique_key": "id", "idle_interval": 0},
+                {"materialized": "stream", "unique_key": "id"},
                 "select id, n, k from {{ stream(source('world', 'raw')) }}",
             ),
             "appended": self._increment(

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dbt_common.exceptions import CompilationError
 
-from dbt.adapters.iceberg_stream.stream.options import parse_stream_options
+from dbt.adapters.iceberg_stream.stream.options import OPTIONS, parse_stream_options
 from dbt.adapters.iceberg_stream.stream.routes import has_shared_keys
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = ("streams.md", "stream_groups.md")
 
 
 def route_options(**config: Any) -> Any:
@@ -49,6 +54,34 @@ def test_all_faults_at_once() -> None:
         "`commit_interval` must be a number of at least 0; got 'soon'",
     ):
         assert error in message
+
+
+def documented() -> dict[str, str]:
+    """The defaults of options, as the pages on streams have them."""
+    rows = [row.split(" | ") for page in PAGES for row in (DOCS / page).read_text().splitlines()]
+    named = [row for row in rows if len(row) > 1 and row[0].startswith("| `")]
+    return {
+        name: row[1]
+        for row in named
+        for name in re.findall(r"`(\w+)`", row[0].removesuffix(")"))
+        if name in OPTIONS
+    }
+
+
+def test_every_option_is_documented_with_its_default() -> None:
+    options, defaults = route_options(), documented()
+    assert defaults.keys() == OPTIONS.keys()
+    for name, option in OPTIONS.items():
+        default = getattr(options, option.field)
+        if isinstance(default, int | float) and not isinstance(default, bool) and default != 1:
+            assert float(defaults[name].replace(",", "")) == default
+        elif default in ("auto", "stop", "warn"):
+            assert defaults[name] == f"`{default}`", name
+
+
+def test_options_that_are_gone() -> None:
+    with pytest.raises(CompilationError, match="`max_keys` is no option any more: remove it"):
+        route_options(max_keys=5)
 
 
 @pytest.mark.parametrize(

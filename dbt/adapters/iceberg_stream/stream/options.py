@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -23,45 +24,129 @@ LETTERS = "a-z0-9_"
 NO_ROUTE = "dead_letters"
 # Databricks' names for the same options.
 ALIASES = {"column_list": "columns", "except_column_list": "except"}
-CHOICES = {
-    "sequence_numbers": ("auto", "one", "many"),
-    "on_bad_record": ("stop", "dead_letters"),
-    "on_no_transactions": ("warn", "stop"),
-    "stored_as_scd_type": (1, 2),
-    "delete_encoding": ("auto", "equality", "position", "copy_on_write"),
-    "route_keys": ("shared", "separate"),
+REMOVED = ("sequence_numbers", "max_keys", "idle_interval")
+A_CONDITION, A_COLUMN = "a condition on the query's columns, as text", "the name of a column"
+# Returns the value of an option, given its name and what the config has.
+Parse = Callable[[str, Any], Any]
+
+
+class WrongValue(ValueError):
+    """An option has a wrong value; the message says what is right."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of stream models.
+
+    Attributes:
+        field: of StreamOptions, which has its default.
+        parse: returns its value; raises WrongValue.
+        needs: the option without which it has no effect.
+        why: what happens without that option.
+        excludes: options that it cannot be used with.
+    """
+
+    field: str
+    parse: Parse
+    needs: str = ""
+    why: str = ""
+    excludes: tuple[str, ...] = ()
+
+
+def _text(what: str) -> Parse:
+    def parse(name: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise WrongValue(must_be(name, value, what))
+        return value
+
+    return parse
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    # dbt has an empty mapping where `columns` is not set, so any empty value means no names.
+    names = value if isinstance(value, list | tuple) else [value] if value else []
+    if not all(isinstance(one, str) for one in names):
+        raise WrongValue(must_be(name, value, "the name of a column, or a list of them"))
+    return column_names(names)
+
+
+def _names_or_all(name: str, value: Any) -> tuple[str, ...] | bool:
+    return value if isinstance(value, bool) else _names(name, value)
+
+
+def _columns(name: str, value: Any) -> tuple[str, ...] | None:
+    return _names(name, value) or None
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise WrongValue(must_be(name, value, "true or false"))
+    return value
+
+
+def _one_of(*choices: Any) -> Parse:
+    by_text = {str(choice): choice for choice in choices}
+
+    def parse(name: str, value: Any) -> Any:
+        if value not in choices and value not in by_text:
+            raise WrongValue(must_be_one_of(name, value, choices))
+        return by_text[str(value)]
+
+    return parse
+
+
+def _number(kind: Callable[[Any], Any], least: float, most: float = math.inf) -> Parse:
+    def parse(name: str, value: Any) -> Any:
+        try:
+            number = None if isinstance(value, bool) else kind(value)
+        except (TypeError, ValueError, OverflowError):
+            number = None
+        # Not a number is not less, either.
+        if number is None or not number >= least:
+            raise WrongValue(must_be(name, value, f"a number of at least {least:g}"))
+        if number > most:
+            raise WrongValue(must_be(name, value, f"at most {most:g}"))
+        return number
+
+    return parse
+
+
+def _routes(name: str, value: Any) -> dict[str, Any]:
+    routes = value if isinstance(value, Mapping) else dict.fromkeys(column_names(value))
+    return {str(route).lower(): overrides for route, overrides in routes.items()}
+
+
+KEY = "`{name}` needs a `unique_key`: without one, rows are appended"
+ROUTE = "`{name}` needs a `route_by`: the column that names the table"
+OPTIONS = {
+    "unique_key": Option("keys", _names),
+    "sequence_by": Option("sequence_by", _names, "unique_key", KEY),
+    "apply_as_deletes": Option("deletes", _text(A_CONDITION), "unique_key", KEY),
+    "apply_as_truncates": Option("truncates", _text(A_CONDITION), "unique_key", KEY),
+    "columns": Option("columns", _columns, excludes=("except",)),
+    "except": Option("excluded", _names),
+    "ignore_null_updates": Option("ignore_null_updates", _names_or_all, "unique_key", KEY),
+    "stored_as_scd_type": Option("scd_type", _one_of(1, 2)),
+    "soft_deletes": Option("soft_deletes", _text(A_COLUMN), "unique_key", KEY),
+    "batch_interval": Option("batch_interval", _number(float, 0.0)),
+    "commit_interval": Option("commit_interval", _number(float, 0.0)),
+    "batch_rows": Option("batch_rows", _number(int, 1)),
+    "max_indexed_rows": Option("max_indexed_rows", _number(int, 0)),
+    "deleted_keys_days": Option("deleted_keys_days", _number(float, 0.0)),
+    "delete_encoding": Option(
+        "delete_encoding", _one_of("auto", "equality", "position", "copy_on_write")
+    ),
+    "on_bad_record": Option("bad_records", _one_of("stop", "dead_letters")),
+    "bad_record_limit": Option("bad_record_limit", _number(int, 0)),
+    "compaction_share": Option("compaction_share", _number(float, 0.0, 1.0)),
+    "sink_id": Option("sink_id", _text("a name")),
+    "commit_group": Option("commit_group", _text("a name"), excludes=("route_by",)),
+    "on_no_transactions": Option("on_no_transactions", _one_of("warn", "stop")),
+    "route_by": Option("route_by", _text(A_COLUMN)),
+    "routes": Option("routes", _routes, "route_by", ROUTE),
+    "route_keys": Option("route_keys", _one_of("shared", "separate"), "route_by", ROUTE),
+    "create_tables": Option("create_tables", _flag, "route_by", ROUTE),
 }
-# Options that are text, with what an error message asks for.
-A_CONDITION = "a condition on the query's columns, as text"
-TEXTS = {
-    "apply_as_deletes": A_CONDITION,
-    "apply_as_truncates": A_CONDITION,
-    "soft_deletes": "the name of a column",
-    "route_by": "the name of a column",
-    "commit_group": "a name",
-    "sink_id": "a name",
-}
-NAMES = ("unique_key", "sequence_by", "columns", "except", "ignore_null_updates")
-NUMBERS: tuple[tuple[str, Callable[[Any], Any], float], ...] = (
-    ("batch_interval", float, 0.0),
-    ("commit_interval", float, 0.0),
-    ("batch_rows", int, 1),
-    ("max_keys", int, 1),
-    ("max_indexed_rows", int, 0),
-    ("deleted_keys_days", float, 0.0),
-    ("bad_record_limit", int, 0),
-    ("idle_interval", float, 0.0),
-    ("compaction_share", float, 0.0),
-)
-OPTIONS = {*ALIASES, *CHOICES, *TEXTS, *NAMES, "routes", "create_tables"}
-OPTIONS |= {name for name, _, _ in NUMBERS}
-NEEDS_KEY = (
-    "sequence_by",
-    "apply_as_deletes",
-    "apply_as_truncates",
-    "ignore_null_updates",
-    "soft_deletes",
-)
 
 
 @dataclass(frozen=True)
@@ -185,151 +270,70 @@ def parse_stream_options(model: Mapping[str, Any]) -> StreamOptions:
     for alias, name in ALIASES.items():
         if alias in config:
             config.setdefault(name, config.pop(alias))
-    if config.get("stored_as_scd_type") in ("1", "2"):
-        config["stored_as_scd_type"] = int(config["stored_as_scd_type"])
-    type_errors = _type_errors(config)
-    errors = [*misspelled(config, sorted(OPTIONS)), *type_errors.values()]
-    config = {name: value for name, value in config.items() if name not in type_errors}
-    errors += [*_choice_errors(config), *_combination_errors(config), *_route_errors(config)]
-    numbers = {name: _number(config, name, kind, least, errors) for name, kind, least in NUMBERS}
-    if (numbers["compaction_share"] or 0.0) > 1.0:
-        errors.append(must_be("compaction_share", config["compaction_share"], "at most 1"))
+    errors = misspelled(config, sorted((*OPTIONS, *ALIASES)))
+    errors += [f"`{name}` is no option any more: remove it" for name in REMOVED if name in config]
+    given: dict[str, Any] = {}
+    for name in config.keys() & OPTIONS.keys():
+        try:
+            given[name] = OPTIONS[name].parse(name, config[name])
+        except WrongValue as error:
+            errors.append(str(error))
+    errors += [*_combination_errors(given), *_version_errors(given), *_route_errors(given)]
     if errors:
         lines = "\n".join(f"  - {error}" for error in errors)
         raise CompilationError(f"The config of {model['unique_id']} has errors:\n{lines}")
-    nulls = config.get("ignore_null_updates", False)
-    return StreamOptions(
-        sink_id=str(config.get("sink_id") or model["unique_id"]),
-        keys=column_names(config.get("unique_key")),
-        sequence_by=column_names(config.get("sequence_by")),
-        deletes=config.get("apply_as_deletes"),
-        truncates=config.get("apply_as_truncates"),
-        columns=column_names(config["columns"]) if config.get("columns") else None,
-        excluded=column_names(config.get("except")),
-        ignore_null_updates=nulls if isinstance(nulls, bool) else column_names(nulls),
-        scd_type=int(config.get("stored_as_scd_type", 1)),
-        soft_deletes=config.get("soft_deletes"),
-        sequence_numbers=config.get("sequence_numbers", "auto"),
-        delete_encoding=config.get("delete_encoding", "auto"),
-        bad_records=config.get("on_bad_record", "stop"),
-        commit_group=config.get("commit_group"),
-        on_no_transactions=config.get("on_no_transactions", "warn"),
-        route_by=config.get("route_by"),
-        routes={str(route).lower(): overrides for route, overrides in _routes(config).items()},
-        route_keys=config.get("route_keys"),
-        create_tables=bool(config.get("create_tables")),
-        **{name: value for name, value in numbers.items() if value is not None},
-    )
+    fields = {OPTIONS[name].field: value for name, value in given.items()}
+    return StreamOptions(**{**fields, "sink_id": given.get("sink_id") or str(model["unique_id"])})
 
 
-def _type_errors(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return errors of values that have the wrong type, by the option."""
-    expected = {
-        name: what for name, what in TEXTS.items() if not isinstance(config.get(name, ""), str)
-    }
-    for name in NAMES:
-        value = config.get(name, ())
-        flag = name == "ignore_null_updates" and isinstance(value, bool)
-        if not flag and not _are_names(value):
-            expected[name] = "the name of a column, or a list of them"
-    if not isinstance(config.get("create_tables", False), bool):
-        expected["create_tables"] = "true or false"
-    return {name: must_be(name, config[name], what) for name, what in expected.items()}
+def _combination_errors(given: Mapping[str, Any]) -> Iterator[str]:
+    for name, option in OPTIONS.items():
+        if not given.get(name):
+            continue
+        if option.needs and not given.get(option.needs):
+            yield option.why.format(name=name)
+        for other in option.excludes:
+            if given.get(other):
+                yield f"`{name}` and `{other}` exclude each other: set one of them"
 
 
-def _are_names(value: object) -> bool:
-    # dbt has an empty mapping where `columns` is not set, so any empty value means no names.
-    names = value if isinstance(value, list | tuple) else [value] if value else []
-    return all(isinstance(name, str) for name in names)
+def _version_errors(given: Mapping[str, Any]) -> Iterator[str]:
+    if given.get("stored_as_scd_type") != 2:
+        return
+    versions = "`stored_as_scd_type: 2`"
+    if not given.get("unique_key"):
+        yield KEY.format(name="stored_as_scd_type: 2")
+    if not given.get("sequence_by"):
+        yield f"{versions} needs a `sequence_by`: versions begin at its value"
+    if len(given.get("sequence_by", ())) > 1:
+        yield f"{versions} takes one column as `sequence_by`"
+    for name in ("soft_deletes", "ignore_null_updates", "apply_as_truncates"):
+        if given.get(name):
+            yield f"`{name}` cannot be used with {versions}"
 
 
-def _choice_errors(config: Mapping[str, Any]) -> list[str]:
-    errors = []
-    for name, choices in CHOICES.items():
-        if name in config and config[name] not in choices:
-            errors.append(must_be_one_of(name, config[name], choices))
-    return errors
-
-
-def _combination_errors(config: Mapping[str, Any]) -> list[str]:
-    errors = []
-    if not config.get("unique_key"):
-        without_key = [name for name in NEEDS_KEY if config.get(name)]
-        if config.get("stored_as_scd_type") == 2:
-            without_key.append("stored_as_scd_type: 2")
-        errors += [
-            f"`{name}` needs a `unique_key`: without one, rows are appended" for name in without_key
-        ]
-    if config.get("columns") and config.get("except"):
-        errors.append("`columns` and `except` exclude each other: set one of them")
-    if config.get("stored_as_scd_type") == 2:
-        if not config.get("sequence_by"):
-            errors.append(
-                "`stored_as_scd_type: 2` needs a `sequence_by`: versions begin at its value"
-            )
-        if len(column_names(config.get("sequence_by"))) > 1:
-            errors.append("`stored_as_scd_type: 2` takes one column as `sequence_by`")
-        errors += [
-            f"`{name}` cannot be used with `stored_as_scd_type: 2`"
-            for name in ("soft_deletes", "ignore_null_updates", "apply_as_truncates")
-            if config.get(name)
-        ]
-    return errors
-
-
-def _routes(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    routes = config.get("routes") or {}
-    return routes if isinstance(routes, Mapping) else dict.fromkeys(column_names(routes))
-
-
-def _route_errors(config: Mapping[str, Any]) -> list[str]:
-    if not config.get("route_by"):
-        names = [name for name in ("routes", "create_tables", "route_keys") if config.get(name)]
-        return [f"`{name}` needs a `route_by`: the column that names the table" for name in names]
-    errors = []
-    if config.get("commit_group"):
-        errors.append("`route_by` and `commit_group` exclude each other: set one of them")
-    shared = config.get("route_keys") == "shared"
-    if shared and (not config.get("unique_key") or config.get("ignore_null_updates")):
-        errors.append(
+def _route_errors(given: Mapping[str, Any]) -> Iterator[str]:
+    if not given.get("route_by"):
+        return
+    shared = given.get("route_keys") == "shared"
+    if shared and (not given.get("unique_key") or given.get("ignore_null_updates")):
+        yield (
             "`route_keys: shared` needs a `unique_key`, and changes that have their route: remove "
             "`ignore_null_updates`"
         )
-    for route, overrides in _routes(config).items():
+    for route, overrides in given.get("routes", {}).items():
         if shared and "unique_key" in (overrides or {}):
-            errors.append(f"the route `{route}` has a `unique_key`, but `route_keys` is shared")
-        lower = str(route).lower()
-        if not re.fullmatch(f"[{LETTERS}]+", lower) or lower == NO_ROUTE:
-            errors.append(
+            yield f"the route `{route}` has a `unique_key`, but `route_keys` is shared"
+        if not re.fullmatch(f"[{LETTERS}]+", route) or route == NO_ROUTE:
+            yield (
                 f"the route `{route}` cannot be part of a table's name: use a-z, 0-9 and _, and "
                 f"not {NO_ROUTE}, which is reserved"
             )
         if unknown := set(overrides or {}) - {"unique_key", "columns", "except"}:
-            errors.append(
+            yield (
                 f"the route `{route}` has no {', '.join(sorted(unknown))}: it can have unique_key, "
                 "columns and except; set the others for the model"
             )
-    return errors
-
-
-def _number(
-    config: Mapping[str, Any],
-    name: str,
-    kind: Callable[[Any], Any],
-    least: float,
-    errors: list[str],
-) -> Any:
-    if name not in config:
-        return None
-    try:
-        value = kind(config[name])
-    except (TypeError, ValueError, OverflowError):
-        value = None
-    # Not a number is not less, either.
-    if value is None or isinstance(config[name], bool) or not value >= least:
-        errors.append(must_be(name, config[name], f"a number of at least {least:g}"))
-        return None
-    return value
 
 
 def column_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
