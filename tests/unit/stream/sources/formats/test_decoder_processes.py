@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -144,6 +146,80 @@ def test_an_interrupt_is_for_the_process_that_has_started_it(processes: DecoderP
     os.kill(process._process.pid, signal.SIGINT)
     time.sleep(0.2)
     assert process.is_free
+
+
+def test_parts_are_given_as_soon_as_they_are_decoded(processes: DecoderProcesses) -> None:
+    """Also if there is always a process that is free, because messages come slowly."""
+    wait_until_ready(processes)
+    decoder, [(_, messages), *_] = next(topics("json", 1))
+    taken = 0
+
+    def slowly() -> Iterator[tuple[int, Messages]]:
+        nonlocal taken
+        for taken in range(1, 21):
+            time.sleep(0.05)
+            yield taken, messages
+
+    waiting = [taken - number for number, _ in processes.decode(decoder, slowly())]
+    assert max(waiting) <= 3
+
+
+def test_a_thread_without_memory(
+    processes: DecoderProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_until_ready(processes)
+    [process] = processes._processes
+    decoder, parts = next(topics("avro", 1))
+    expected = [shown(decoder.decode(*messages)) for _, messages in parts]
+    real = Connection.recv_bytes
+
+    def refuse(self: Connection, *arguments: Any) -> bytes:
+        if self is process._connection:
+            raise MemoryError
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Connection, "recv_bytes", refuse)
+    assert [shown(part) for _, part in processes.decode(decoder, parts)] == expected
+    wait_for(lambda: process.has_ended)
+    monkeypatch.undo()
+    processes._may_start = True
+
+
+FORKS = """
+import os
+from tests.unit.stream.sources.formats.test_decoder_processes import *
+decoder_processes.FIRST_PARTS = 0
+decoder_processes._cores = lambda: 2
+processes = decoder_processes.PROCESSES
+wait_until_ready(processes)
+decoder, parts = next(topics("json", 1))
+expected = [shown(decoder.decode(*messages)) for _, messages in parts]
+child = os.fork()
+signal.alarm(40)
+for _ in range(20):
+    assert [shown(part) for _, part in processes.decode(decoder, parts)] == expected
+if not child:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_process_that_forks() -> None:
+    """Both would read the answers of one process."""
+    subprocess.run([sys.executable, "-c", FORKS], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("path", [[Path("/nowhere")], []])
+def test_odd_paths(path: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, *path])
+    monkeypatch.setattr(sys, "executable", sys.executable if path else None)
+    monkeypatch.setattr(decoder_processes, "FIRST_PARTS", 0)
+    monkeypatch.setattr(decoder_processes, "_cores", lambda: 2)
+    processes = DecoderProcesses()
+    decoder, parts = next(topics("json", 1))
+    expected = [shown(decoder.decode(*messages)) for _, messages in parts]
+    assert [shown(part) for _, part in processes.decode(decoder, parts)] == expected
+    assert bool(processes._processes) == bool(path)
 
 
 OWNER = """

@@ -77,7 +77,8 @@ class _Process:
         self._connection, other = Pipe()
         with other:
             handle = other.fileno()
-            command = [sys.executable, "-I", "-c", START, json.dumps(sys.path), str(handle)]
+            paths = json.dumps(list(map(str, sys.path)))
+            command = [sys.executable, "-I", "-c", START, paths, str(handle)]
             nothing = subprocess.DEVNULL
             self._process = subprocess.Popen(
                 command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=[handle]
@@ -105,23 +106,37 @@ class _Process:
                 self._connection.send_bytes(request)
             except OSError:
                 self._end()
+            except BaseException:
+                self._end()  # it may have a part of the request
+                raise
         return answer
+
+    def close(self) -> None:
+        """Close the connection, which another process keeps."""
+        self._connection.close()
 
     def _receive(self) -> None:
         connection = self._connection
-        with suppress(OSError, EOFError):  # it has ended, or this process ends it
-            connection.recv_bytes()
-            self.is_ready = True
-            while self._waiting or connection.poll(IDLE_SECONDS):
-                rest = connection.recv_bytes()
-                answer = (connection.recv_bytes(), rest) if rest != UNKNOWN_SCHEMA else None
-                with self._changing:
-                    if not self.has_ended:
-                        self._waiting.popleft().set_result(answer)
-            self.was_idle = True
-        self._end()
-        self._process.wait()
-        connection.close()
+        try:
+            # If it has ended, or this process ends it, or there is no memory for its answer.
+            with suppress(OSError, EOFError, MemoryError):
+                self._receive_answers(connection)
+                self.was_idle = True
+        finally:
+            self._end()
+            self._process.wait()
+            connection.close()
+
+    def _receive_answers(self, connection: Connection) -> None:
+        """Receive until nothing comes for some time."""
+        connection.recv_bytes()
+        self.is_ready = True
+        while self._waiting or connection.poll(IDLE_SECONDS):
+            rest = connection.recv_bytes()
+            answer = (connection.recv_bytes(), rest) if rest != UNKNOWN_SCHEMA else None
+            with self._changing:
+                if not self.has_ended:
+                    self._waiting.popleft().set_result(answer)
 
     def _end(self) -> None:
         with self._changing:
@@ -157,6 +172,8 @@ class DecoderProcesses:
             if process is not None:
                 request = msgspec.msgpack.encode(_Request(decoder.portable(), *messages))
                 begun.append((part, messages, process.submit(request)))
+                while begun and begun[0][2].done():
+                    yield _ended(decoder, *begun.popleft())
                 continue
             decoded = decoder.decode(*messages)
             while begun:
@@ -164,6 +181,11 @@ class DecoderProcesses:
             yield part, decoded
         while begun:
             yield _ended(decoder, *begun.popleft())
+
+    def detach(self) -> list[_Process]:
+        """Return the processes, which are used no more. No other thread runs."""
+        processes, self._lock, self._processes = self._processes, threading.Lock(), []
+        return processes
 
     def _free(self, may_start: bool) -> _Process | None:
         """Return a process that is free; start another if there is none, and there may be."""
@@ -181,16 +203,25 @@ class DecoderProcesses:
 
     def _start(self) -> None:
         """Start a process, if not all have started."""
-        if len(self._processes) >= min(MOST_PROCESSES, _cores() - 1):
+        if not sys.executable or len(self._processes) >= min(MOST_PROCESSES, _cores() - 1):
             return
         try:
             self._processes.append(_Process())
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # there is no more memory, or no thread
             self._may_start = False
             logger.debug(f"No process is started that decodes messages: {error}.")
 
 
 PROCESSES = DecoderProcesses()
+
+
+def _forget() -> None:
+    """Leave the processes to the one that this one is a copy of."""
+    for process in PROCESSES.detach():
+        process.close()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _cores() -> int:
