@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -201,6 +202,44 @@ class TestPostgres:
         except AssertionError:
             return False
         return True
+
+    def test_commits_that_wait_for_a_standby(
+        self, project: Any, database: Any, options: dict[str, Any]
+    ) -> None:
+        """The log has them before queries see them."""
+
+        def commit_late(*statements: str) -> Iterator[None]:
+            """Let a commit wait until a standby would have it; there is none."""
+            settings = "alter system set synchronous_standby_names = '%s'"
+            database.execute(settings % "nobody")
+            database.execute("select pg_reload_conf()")
+            time.sleep(0.5)
+            with psycopg.connect(**options, autocommit=True) as waiting:
+                thread = threading.Thread(
+                    target=lambda: [waiting.execute(sql) for sql in statements]
+                )
+                thread.start()
+                time.sleep(1)
+                yield
+                database.execute("set synchronous_commit to local")
+                database.execute(settings % "")
+                database.execute("select pg_reload_conf()")
+                thread.join()
+
+        database.execute("alter table orders replica identity default")
+        insert = f"insert into orders (id, note) values (70, '{LARGE}')"
+        moved = "update orders set id = 71 where id = 70"
+        for arguments, statement in ((["--full-refresh"], insert), ([], moved)):
+            late = commit_late(statement)
+            next(late)
+            run = threading.Thread(target=run_dbt, args=(["run", "-s", "orders", *arguments],))
+            run.start()
+            time.sleep(3)
+            assert run.is_alive()
+            next(late, None)
+            run.join()
+            run_dbt(["run", "-s", "orders"])
+            self.assert_same(project, database)
 
     def test_columns_that_change(self, project: Any, database: Any) -> None:
         database.execute("insert into orders (id, name) values (50, 'before')")

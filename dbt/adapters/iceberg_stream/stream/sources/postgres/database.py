@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -40,6 +40,8 @@ from {PEEK}
 """
 SLOTS = "select slot_name, confirmed_flush_lsn - '0/0'::pg_lsn from pg_replication_slots"
 CREATE_SLOT = "select lsn - '0/0'::pg_lsn from pg_create_logical_replication_slot(%s, 'pgoutput')"
+# Seconds to wait until other transactions are visible.
+VISIBLE_SECONDS = 300
 # Seconds to wait for a slot that another thread reads from.
 SLOT_SECONDS = 120
 T = TypeVar("T")
@@ -176,10 +178,59 @@ class Database:
             self._drop(connection, numbers[1:])
             # The log only grows, so that later slots have larger numbers.
             name = f"{self._prefix}{_end_of_log(connection)}"
-            sql = (
-                "select lsn - '0/0'::pg_lsn from pg_create_logical_replication_slot(%s, 'pgoutput')"
-            )
-            return name, int(connection.execute(sql, [name]).fetchall()[0][0])
+            begin = connection.execute(CREATE_SLOT, [name]).fetchall()
+            with ExitStack() as undo:
+                undo.callback(connection.execute, "select pg_drop_replication_slot(%s)", [name])
+                # What the slot does not return has to be visible to those who read the rows.
+                [(newest,)] = connection.execute("select pg_current_xact_id()::text").fetchall()
+                self._wait(connection, lambda least, *_: least >= int(newest))
+                undo.pop_all()
+            return name, int(begin[0][0])
+
+    def wait_until_visible(self, transactions: Collection[int]) -> None:
+        """Wait until queries see what transactions have changed.
+
+        The log has a commit before others see it, for example until a standby has it, too.
+
+        Args:
+            transactions: ids of 32 bits of transactions that the log has.
+
+        Raises:
+            StreamError: they are not visible after `VISIBLE_SECONDS`.
+        """
+
+        def are_visible(least: int, end: int, running: Collection[int]) -> bool:
+            # The shorter way round the numbers, of which those of the log have the last 32 bits.
+            ages = ((number - end + 2**31) % 2**32 - 2**31 for number in transactions)
+            return all(age < 0 and end + age not in running for age in ages)
+
+        with self.connect() as connection:
+            connection.autocommit = True
+            self._wait(connection, are_visible)
+
+    def _wait(
+        self, connection: Connection[Any], is_true: Callable[[int, int, Collection[int]], bool]
+    ) -> None:
+        """Wait until a condition is true of a new snapshot of the database.
+
+        Args:
+            connection: in autocommit.
+            is_true: gets the first transaction that is running, the one after the last that has
+                ended, and those in between that are running.
+        """
+        end = time.monotonic() + VISIBLE_SECONDS
+        while True:
+            [(snapshot,)] = connection.execute("select pg_current_snapshot()::text").fetchall()
+            first, last, running = str(snapshot).split(":")
+            if is_true(int(first), int(last), set(map(int, filter(None, running.split(","))))):
+                return
+            if time.monotonic() > end:
+                raise StreamError(
+                    f"{self.table} cannot be read: for {VISIBLE_SECONDS} seconds, a transaction of "
+                    "the database has not ended, or waits for a standby (pg_stat_activity). "
+                    "Nothing was written. Retry when it has ended."
+                )
+            time.sleep(0.05)
 
     def drop_slots_except(self, slot: str) -> None:
         """Drop the stream's slots but one, which full refreshes have left."""

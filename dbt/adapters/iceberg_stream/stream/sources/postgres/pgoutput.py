@@ -25,6 +25,7 @@ class Change(NamedTuple):
         major: place of the transaction's commit in the log.
         minor: place of the change in its transaction.
         kind: `I`, `U`, `D`, or `T` for a truncate.
+        transaction: id of its transaction, of 32 bits.
         old: the row before, or only its key, by names of columns; None if it is not said.
         new: the row after it; None if there is none.
     """
@@ -32,6 +33,7 @@ class Change(NamedTuple):
     major: int
     minor: int
     kind: str
+    transaction: int = 0
     old: dict[str, Column] | None = None
     new: dict[str, Column] | None = None
 
@@ -56,16 +58,17 @@ class PgOutput:
             messages: of whole transactions.
             after: the end of the last transaction that is left out, in the log.
         """
-        major, numbers = 0, count()
+        major, transaction, numbers = 0, 0, count()
         for message in messages:
             kind = chr(message[0])
             if kind == "B":
-                (major,), numbers = struct.unpack_from("!Q", message, 1), count()
+                major, _, transaction = struct.unpack_from("!QQI", message, 1)
+                numbers = count()
             elif kind == "R":
                 self._read_relation(message)
             elif kind in "IUDT" and major >= after:
                 for change in self._read(kind, message):
-                    yield change._replace(major=major, minor=next(numbers))
+                    yield change._replace(major=major, minor=next(numbers), transaction=transaction)
 
     def _read_relation(self, message: bytes) -> None:
         (number,) = struct.unpack_from("!I", message, 1)
@@ -101,7 +104,7 @@ class PgOutput:
         if OF_KEY in rows:
             # A null there is a column that is not of the key.
             old = {name: value for name, value in rows[OF_KEY].items() if value is not None}
-        yield Change(0, 0, kind, old, new)
+        yield Change(0, 0, kind, old=old, new=new)
 
 
 def _row(message: bytes, place: int, names: Sequence[str]) -> tuple[dict[str, Column], int]:

@@ -144,7 +144,7 @@ class PostgresSource(RecordSource):
             begin, end = (lower or {}).get("after"), upper.get("after")
             rows = database.rows(table, upper["columns"], begin, end, TOGETHER)
             for number, row in enumerate(rows):
-                yield Change(0, number, "I", None, row)
+                yield Change(0, number, "I", new=row)
             return
         own = {key.lower() for key in table.key}
         missing = [key for key in self.keys if key.lower() not in own]
@@ -170,6 +170,7 @@ class PostgresSource(RecordSource):
         if not lacking:
             return
         keys = [tuple((change.new or {}).get(name) for name in table.key) for change in lacking]
+        self.database.wait_until_visible({change.transaction for change in lacking})
         rows = self.database.rows_of(table, keys)
         for change, key in zip(lacking, keys, strict=True):
             now, new = rows.get(key, {}), change.new or {}
