@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from datetime import date
 from typing import Any
 
 import psycopg
@@ -33,6 +34,12 @@ sources:
         config: {meta: {stream: {type: postgres, connection: shop, table: unpublished}}}
       - name: absent
         config: {meta: {stream: {type: postgres, connection: shop, table: absent}}}
+      - name: unlogged
+        config: {meta: {stream: {type: postgres, connection: shop, table: unlogged}}}
+      - name: indexed
+        config: {meta: {stream: {type: postgres, connection: shop, table: indexed}}}
+      - name: odd
+        config: {meta: {stream: {type: postgres, connection: shop}}}
       - name: elsewhere
         config: {meta: {stream: {type: postgres, connection: nowhere, table: orders}}}
 """
@@ -48,7 +55,26 @@ create schema odd;
 create table odd."Odd Names" ("a" int, "B 'b" text, "%" text, primary key ("B 'b", a));
 create table keyless (id int);
 create table unpublished (id int primary key);
-create publication dbt for table orders, other, odd."Odd Names", keyless;
+create unlogged table unlogged (id int primary key);
+create table indexed (id int primary key, email text not null unique);
+alter table indexed replica identity using index indexed_email_key;
+create type "e%t" as enum ('a', 'b');
+create domain code as char(4);
+create table inets (k inet primary key, v int);
+create table codes (k code primary key, v int, note text);
+alter table codes alter note set storage external;
+create table longs (k text, b int, v int, primary key (k, b));
+alter table longs alter k set storage external;
+create table enums (k "e%t" primary key, n numeric(3,5), v int);
+alter table enums replica identity full;
+create table parents (k int primary key, v text);
+create table children () inherits (parents);
+create table days (k int primary key, v date);
+create table parts (k int, v int, primary key (k)) partition by range (k);
+create table parts1 partition of parts for values from (0) to (10);
+create table bytes (k int primary key, v double precision, raw bytea);
+create publication dbt for table orders, other, odd."Odd Names", keyless, indexed, inets, codes,
+  longs, enums, parents, children, days, parts, bytes with (publish_via_partition_root = true);
 """
 LARGE = "x" * 10_000
 ALL = (
@@ -73,6 +99,53 @@ def database(options: dict[str, Any]) -> Iterator[Any]:
         connection.execute(TABLES)
         connection.execute("set timezone to 'UTC'")
         yield connection
+
+
+# Statements before the first run and after it, and what the stream's table has in the end.
+ODD = {
+    "inets": (
+        "insert into inets values ('10.0.0.1', 1), ('10.0.0.2', 1)",
+        "delete from inets where k = '10.0.0.1'; update inets set v = 2",
+        [("10.0.0.2", 2)],
+    ),
+    "codes": (
+        f"insert into codes values ('ab', 1, '{LARGE}'), ('b', 1, null)",
+        "update codes set v = 2; delete from codes where k = 'b'",
+        [("ab  ", 2, LARGE)],
+    ),
+    "longs": (
+        f"insert into longs values ('{LARGE[:2500]}', 1, 1)",
+        "update longs set v = 2; update longs set b = 2",
+        [(LARGE[:2500], 2, 2)],
+    ),
+    "enums": (
+        "insert into enums values ('a', 0.00123, 1)",
+        "update enums set v = 2",
+        [("a", "0.00123", 2)],
+    ),
+    "parents": (
+        "insert into parents values (1, 'a'); insert into children values (2, 'b')",
+        "update only parents set v = 'c'",
+        [(1, "c")],
+    ),
+    "days": (
+        "insert into days values (1, '0044-03-15 BC'), (2, '2026-01-01')",
+        "insert into days values (3, '0044-03-15 BC')",
+        [(2, date(2026, 1, 1))],
+    ),
+    "parts": (
+        "insert into parts values (1, 1), (2, 1)",
+        "update parts set v = 2 where k = 1; delete from parts where k = 2",
+        [(1, 2)],
+    ),
+    "bytes": (
+        "alter database postgres set bytea_output = 'escape'; "
+        "alter database postgres set extra_float_digits = -3; "
+        r"insert into bytes values (1, 1.2345678901234567, '\xff00')",
+        "update bytes set v = v / 2",
+        [(1, "0.6172839450617283", "FF00")],
+    ),
+}
 
 
 def random_row(chance: random.Random) -> dict[str, Any]:
@@ -156,6 +229,13 @@ class TestPostgres:
             "unpublished.sql": MODEL % ("", "unpublished"),
             "absent.sql": MODEL % ("", "absent"),
             "elsewhere.sql": MODEL % ("", "elsewhere"),
+            "unlogged.sql": MODEL % ("", "unlogged"),
+            "indexed.sql": MODEL % ("", "indexed"),
+            **{
+                f"{table}.sql": MODEL.replace("'%s')", f"'odd'), table='{table}'")
+                % ", on_bad_record='dead_letters'"
+                for table in ODD
+            },
         }
 
     @pytest.fixture(scope="class")
@@ -272,7 +352,9 @@ class TestPostgres:
         ("name", "words"),
         [
             ("keyless", "public.keyless has no primary key"),
-            ("unpublished", "alter publication dbt add table public.unpublished"),
+            ("unpublished", "public.unpublished is not in the publication dbt. Run: create"),
+            ("unlogged", "public.unlogged is unlogged"),
+            ("indexed", "alter table public.indexed replica identity default"),
             ("absent", "Postgres has no table public.absent"),
             ("elsewhere", "no connection `nowhere` under `postgres`, where it has: shop"),
         ],
@@ -281,9 +363,33 @@ class TestPostgres:
         _, said = run_dbt_and_capture(["run", "-s", name], expect_pass=False)
         assert words in " ".join(said.split())
 
+    def test_odd_tables(self, project: Any, database: Any) -> None:
+        for place in (0, 1):
+            for statements in ODD.values():
+                database.execute(statements[place])
+            run_dbt(["run", "-s", *ODD])
+        for table, (_, _, expected) in ODD.items():
+            columns = "k, cast(v as string), hex(raw)" if table == "bytes" else "*"
+            found = rows(project, f"select {columns} from {{schema}}.{table}")
+            assert [tuple(row) for row in found] == expected, table
+
+    def test_another_table_of_the_name(self, project: Any, database: Any) -> None:
+        database.execute("drop table days; create table days (k int primary key, v date)")
+        database.execute("alter publication dbt add table days")
+        _, said = run_dbt_and_capture(["run", "-s", "days"], expect_pass=False)
+        assert "public.days is another table" in " ".join(said.split())
+
+    def test_a_run_that_fails_leaves_no_slot(self, project: Any, database: Any) -> None:
+        before = slots(database)
+        run_dbt(["run", "-s", "unpublished", "keyless", "unlogged"], expect_pass=False)
+        assert slots(database) == before
+
     def test_a_key_that_deletes_do_not_have(self, project: Any, database: Any) -> None:
         database.execute("alter table orders replica identity default")
         run_dbt(["run", "-s", "named"])
         database.execute("delete from orders where id = 60")
         _, said = run_dbt_and_capture(["run", "-s", "named"], expect_pass=False)
         assert "alter table public.orders replica identity full" in " ".join(said.split())
+        database.execute("alter table orders replica identity full")
+        _, said = run_dbt_and_capture(["run", "-s", "named"], expect_pass=False)
+        assert "Run the model with --full-refresh" in " ".join(said.split())

@@ -270,8 +270,8 @@ class Stream:
         return True
 
     def _record_unchanged_tables(self) -> None:
-        """Record the progress of tables without a commit for `idle_interval` seconds."""
-        now, longest = time.monotonic(), self._options.idle_interval
+        """Record the progress of tables that have had no commit for some time."""
+        now, longest = time.monotonic(), min(self._options.idle_interval, self._source.idle_seconds)
         unchanged = [table for table in self._active_tables if now - table.recorded > longest]
         if unchanged:
             self._flush()

@@ -105,6 +105,11 @@ class Source(ABC):
         """Whether the changes are of a table's rows, and not events that name a row."""
         return False
 
+    @property
+    def idle_seconds(self) -> float:
+        """After how many seconds without changes progress is recorded."""
+        return 3600.0
+
     @abstractmethod
     def present(self, lower: Frontier | None) -> Frontier | None:
         """Return the end of all that the source has now.

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 Row = dict[str, Column]
 DESCRIBE = """
 select a.attname, format_type(a.atttypid, a.atttypmod),
-  array_position(i.indkey::int2[], a.attnum), c.relreplident = 'f',
+  array_position(i.indkey::int2[], a.attnum), c.oid::int8, c.relreplident::text,
+  c.relkind::text, c.relpersistence = 'u', has_any_column_privilege(c.oid, 'select'),
   exists (select from pg_publication_tables p
           where p.pubname = %s and p.schemaname = n.nspname and p.tablename = c.relname)
 from pg_class c
@@ -45,6 +46,12 @@ VISIBLE_SECONDS = 300
 # Seconds to wait for a slot that another thread reads from.
 SLOT_SECONDS = 120
 T = TypeVar("T")
+# So that values have one form, whatever the database's own settings are, and all rows are read or
+# none.
+SETTINGS = (
+    "-c timezone=UTC -c datestyle=ISO -c intervalstyle=iso_8601 -c extra_float_digits=1 "
+    "-c bytea_output=hex -c row_security=off -c lock_timeout=300s"
+)
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -53,14 +60,18 @@ class Table:
     """What a table is like now.
 
     Attributes:
+        oid: identifies it; a table that takes its name has another.
         columns: Postgres' types of the columns, by name.
         key: the columns of the primary key, in its order.
         is_full: whether the log has all columns of a deleted row.
+        is_partitioned: whether its rows are those of partitions.
     """
 
+    oid: int
     columns: dict[str, str]
     key: tuple[str, ...]
     is_full: bool
+    is_partitioned: bool
 
 
 @dataclass(frozen=True)
@@ -104,14 +115,14 @@ class Database:
                 yield connection
         except psycopg.errors.ObjectInUse as error:
             raise SlotInUse(f"{self.table} cannot be read from Postgres: {_said(error)}") from error
-        except psycopg.errors.UndefinedObject as error:
-            raise StreamError(
-                f"{self.table} cannot be read: {_said(error)} Without its replication slot, the "
-                "changes since the last run are lost. Run the model with --full-refresh, which "
-                "reads the whole table."
-            ) from error
         except psycopg.Error as error:
             why = f"{self.table} cannot be read from Postgres: {_said(error)}"
+            lost = (psycopg.errors.UndefinedObject, psycopg.errors.ObjectNotInPrerequisiteState)
+            if isinstance(error, lost) and "slot" in str(error):
+                why += (
+                    " Without its replication slot, the changes since the last run are lost. Run "
+                    "the model with --full-refresh, which reads the whole table."
+                )
             raise StreamError(why) from error
 
     def _parameters(self) -> dict[str, Any]:
@@ -120,8 +131,7 @@ class Database:
         secure = {} if is_local else {"sslmode": "verify-full", "sslrootcert": "system"}
         # No password of another program's file, and values in one form.
         own = {"passfile": os.devnull, "client_encoding": "UTF8", "application_name": "dbt"}
-        settings = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=iso_8601"
-        return {**secure, **self.options, **own, "options": settings}
+        return {**secure, **self.options, **own, "options": SETTINGS}
 
     def describe(self) -> Table:
         """Return what the table is like.
@@ -134,17 +144,28 @@ class Database:
             found = connection.execute(DESCRIBE, names).fetchall()
         if not found:
             raise StreamError(f"Postgres has no table {self.table} that this user may see.")
-        key = sorted((place, name) for name, _, place, _, _ in found if place is not None)
-        if not key:
-            raise StreamError(f"{self.table} has no primary key, which a stream from it needs.")
-        if not found[0][4]:
-            raise StreamError(
-                f"The publication {self.publication} does not have {self.table}. Run: create "
-                f"publication {self.publication} for table {self.table}; or, if there is one: "
-                f"alter publication {self.publication} add table {self.table}."
-            )
-        columns = {name: kind for name, kind, *_ in found}
-        return Table(columns, tuple(name for _, name in key), found[0][3])
+        *_, oid, identity, kind, is_unlogged, may_read, is_published = found[0]
+        key = sorted((place, name) for name, _, place, *_ in found if place is not None)
+        via_root = " with (publish_via_partition_root = true)" if kind == "p" else ""
+        faults = {
+            "is neither a table nor partitioned": kind not in "rp",
+            "is unlogged: its changes are not in the log": is_unlogged,
+            f"cannot be read by this user. Run: grant select on {self.table} to its name": (
+                not may_read
+            ),
+            "has no primary key, which a stream from it needs": not key,
+            "has another replica identity than its primary key. Run: alter table "
+            f"{self.table} replica identity default": identity not in "df",
+            f"is not in the publication {self.publication}. Run: create publication "
+            f"{self.publication} for table {self.table}{via_root}; or, if there is one, alter it": (
+                not is_published
+            ),
+        }
+        if fault := next((text for text, is_fault in faults.items() if is_fault), None):
+            raise StreamError(f"{self.table} {fault}.")
+        columns = {name: kind_of for name, kind_of, *_ in found}
+        names = tuple(name for _, name in key)
+        return Table(oid, columns, names, identity == "f", kind == "p")
 
     def end_of_log(self) -> int:
         """Return the place up to which transactions are in the log for sure."""
@@ -317,9 +338,9 @@ class Database:
             The key as strings; None if there are not as many rows.
         """
         names = ", ".join(map(_quoted, table.key))
-        texts = ", ".join(f"{_quoted(name)}::text" for name in table.key)
+        texts = ", ".join(map(_text, table.key))
         where, values = self._between(table, after, None)
-        sql = f"select {texts} from {self._from} {where} order by {names} limit 1 offset %s"
+        sql = f"select {texts} from {_from(self, table)} {where} order by {names} limit 1 offset %s"
         with self.connect() as connection:
             found = connection.execute(sql, [*values, max(rows, 1) - 1]).fetchall()
         return list(found[0]) if found else None
@@ -343,7 +364,7 @@ class Database:
         """
         names = [name for name in columns if name in table.columns]
         where, values = self._between(table, after, last)
-        sql = f"select {', '.join(map(_text, names))} from {self._from} {where}"
+        sql = f"select {', '.join(map(_text, names))} from {_from(self, table)} {where}"
         with self.connect() as connection, connection.cursor("rows") as cursor:
             cursor.itersize = size
             for row in cursor.execute(sql, values):
@@ -354,11 +375,11 @@ class Database:
     ) -> dict[tuple[Column, ...], Row]:
         """Return the rows that the table has of some keys now."""
         names = list(table.columns)
-        arrays = [f"%s::text[]::{table.columns[name]}[]" for name in table.key]
+        arrays = [f"%s::text[]::{_type(table, name)}[]" for name in table.key]
         on = " and ".join(f"k{n} = t.{_quoted(name)}" for n, name in enumerate(table.key))
         listed = ", ".join(f"k{n}" for n in range(len(table.key)))
         sql = (
-            f"select {', '.join(map(_text, names))} from {self._from} t "
+            f"select {', '.join(map(_text, names))} from {_from(self, table)} "
             f"join unnest({', '.join(arrays)}) as k({listed}) on {on}"
         )
         values = [
@@ -371,16 +392,12 @@ class Database:
             ]
         return {tuple(row[name] for name in table.key): row for row in found}
 
-    @property
-    def _from(self) -> str:
-        return f"{_quoted(self.schema)}.{_quoted(self.name)}"
-
     def _between(
         self, table: Table, after: Sequence[str] | None, last: Sequence[str] | None
     ) -> tuple[str, list[str]]:
         """Return the condition of rows whose key is after one, and not after another."""
         names = ", ".join(map(_quoted, table.key))
-        key = ", ".join(f"%s::text::{table.columns[name]}" for name in table.key)
+        key = ", ".join(f"%s::text::{_type(table, name)}" for name in table.key)
         bounds = [
             (sign, value) for sign, value in ((">", after), ("<=", last)) if value is not None
         ]
@@ -429,7 +446,19 @@ def _quoted(name: str) -> str:
 
 
 def _text(name: str) -> str:
-    return f"{_quoted(name)}::text"
+    """Return SQL of a column as the log has it, which a cast to text may not be."""
+    column = f"t.{_quoted(name)}"
+    return f"case when {column} is distinct from null then format('%%s', {column}) end"
+
+
+def _from(database: Database, table: Table) -> str:
+    """Return the table for a query. The log has the changes of its partitions, but not of heirs."""
+    only = "" if table.is_partitioned else "only "
+    return f"{only}{_quoted(database.schema)}.{_quoted(database.name)} t"
+
+
+def _type(table: Table, name: str) -> str:
+    return table.columns[name].replace("%", "%%")
 
 
 def _encoded(value: str | None) -> Column:

@@ -99,10 +99,12 @@ class PgOutput:
             rows[message[place]], place = _row(message, place + 1, names)
         old = rows.get(OF_KEY, rows.get(OF_OLD_ROW))
         new = rows.get(OF_NEW_ROW)
-        if new and OF_OLD_ROW in rows:
-            new = {n: rows[OF_OLD_ROW][n] if v is UNCHANGED else v for n, v in new.items()}
+        if new and old:
+            # A null in a key is a column that is not of it.
+            new = {n: old[n] or v if v is UNCHANGED else v for n, v in new.items()}
+            if OF_OLD_ROW in rows:
+                new = {n: None if v is UNCHANGED else v for n, v in new.items()}
         if OF_KEY in rows:
-            # A null there is a column that is not of the key.
             old = {name: value for name, value in rows[OF_KEY].items() if value is not None}
         yield Change(0, 0, kind, old=old, new=new)
 

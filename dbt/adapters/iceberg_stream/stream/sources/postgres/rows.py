@@ -49,8 +49,10 @@ def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
 
 
 def _arrow_type(kind: str) -> pa.DataType:
-    if (match := NUMERIC.fullmatch(kind)) and int(match[1]) <= MOST_DIGITS:
-        return pa.decimal128(int(match[1]), int(match[2]))
+    if match := NUMERIC.fullmatch(kind):
+        precision, scale = map(int, match.groups())
+        if scale <= precision <= MOST_DIGITS:
+            return pa.decimal128(precision, scale)
     if match := TIMESTAMP.fullmatch(kind):
         return pa.timestamp("us", "UTC" if match[1] == "with" else None)
     return TYPES.get(kind, pa.string())
@@ -109,6 +111,8 @@ def _column(
     strings = pa.array(texts, pa.binary()).cast(pa.string())
     if kind.startswith("character("):
         strings = pc.utf8_rtrim(strings, " ")  # as in comparisons and casts of Postgres
+    if kind == "date" or TIMESTAMP.fullmatch(kind):
+        strings = pc.if_else(pc.ends_with(strings, " BC"), "BC", strings)  # no year has a sign
     if TIMESTAMP.fullmatch(kind):
         strings = pc.replace_substring_regex(strings, r"([+-]\d\d)$", r"\1:00")
     return cast(strings, field.type, values)

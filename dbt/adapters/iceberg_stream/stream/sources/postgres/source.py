@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 TOGETHER = 10_000
 # Bytes of the log that have no changes of the table, after which the slot is advanced all the same.
 QUIET_BYTES = 16 * 1024 * 1024
+# Seconds between records of progress without changes, without which the slot is not advanced.
+IDLE_SECONDS = 30.0
 logger = Logger()
 
 
@@ -46,9 +48,10 @@ logger = Logger()
 class PostgresSource(RecordSource):
     """A table of Postgres.
 
-    A frontier has the name of the `slot`, the place `lsn` in the log up to which transactions are
-    read, and the types of the `columns`. While the rows are read that the table had before, it also
-    has the key `after` which they are read. What has changed meanwhile is read again from the log.
+    A frontier has the `oid` of the table, the name of the `slot`, the place `lsn` in the log up to
+    which transactions are read, and the types of the `columns`. While the rows are read that the
+    table had before, it also has the key `after` which they are read. What has changed meanwhile is
+    read again from the log.
 
     Attributes:
         database: has the table.
@@ -62,6 +65,10 @@ class PostgresSource(RecordSource):
     @property
     def of_rows(self) -> bool:
         return True
+
+    @property
+    def idle_seconds(self) -> float:
+        return IDLE_SECONDS
 
     @property
     def has_truncates(self) -> bool:
@@ -83,6 +90,7 @@ class PostgresSource(RecordSource):
         return arrow_schema(upper["columns"])
 
     def present(self, lower: Frontier | None) -> Frontier | None:
+        self._require_same(lower)
         if lower is None:
             return self._frontier(self._begin()[0], self.database.end_of_log())
         self.database.drop_slots_except(lower["slot"])
@@ -103,6 +111,7 @@ class PostgresSource(RecordSource):
                 f"{self.database.table} cannot be read up to where other tables of the group are: "
                 "its log does not go back to the beginning. Rebuild the group with --full-refresh."
             )
+        self._require_same(lower)
         if lower is None or "after" in lower:
             slot, lsn = self._begin() if lower is None else (lower["slot"], lower["lsn"])
             key = self.database.key_after(self._table(), (lower or {}).get("after"), rows)
@@ -152,12 +161,19 @@ class PostgresSource(RecordSource):
             raise StreamError(
                 f"Deletes of {database.table} have only its primary key, and not "
                 f"{', '.join(missing)}. Set `unique_key` to {', '.join(table.key)}, or run: alter "
-                f"table {database.table} replica identity full."
+                f"table {database.table} replica identity full; and then the model with "
+                "--full-refresh."
             )
         output = PgOutput(database.schema, database.name)
         messages = database.messages(upper["slot"], upper["lsn"], TOGETHER)
         names = {key.lower() for key in self.keys or table.key}
         for change in output.changes(messages, lower["lsn"]):
+            if change.old is not None and not names <= {name.lower() for name in change.old}:
+                raise StreamError(
+                    f"The log has a delete or a new key of a row of {database.table}, without "
+                    f"{', '.join(sorted(names))}: it was written before the table had `replica "
+                    "identity full`. Run the model with --full-refresh."
+                )
             yield change._replace(old=None) if _keeps_key(change, names) else change
 
     def _fill(self, changes: list[Change]) -> None:
@@ -183,8 +199,18 @@ class PostgresSource(RecordSource):
         return self._begun
 
     def _frontier(self, slot: str, lsn: int, after: Sequence[str] | None = None) -> Frontier:
-        frontier: dict[str, Any] = {"slot": slot, "lsn": lsn, "columns": self._table().columns}
+        table = self._table()
+        frontier = {"oid": table.oid, "slot": slot, "lsn": lsn, "columns": table.columns}
         return frontier if after is None else {**frontier, "after": list(after)}
+
+    def _require_same(self, frontier: Frontier | None) -> None:
+        """Raise StreamError if the table is another one than that of a frontier."""
+        oid = self._table().oid
+        if frontier is not None and frontier["oid"] != oid:
+            raise StreamError(
+                f"{self.database.table} is another table than the one that the stream has read: it "
+                "was dropped and created again. Run the model with --full-refresh."
+            )
 
     def _table(self) -> Table:
         return self.database.describe()
