@@ -97,17 +97,17 @@ class _Process:
         """Return what the process will answer."""
         answer: Future[_Answer] = Future()
         with self._sending:
-            with self._changing:
-                if self.has_ended:
-                    answer.set_result(None)
-                    return answer
-                self._waiting.append(answer)
             try:
+                with self._changing:
+                    if self.has_ended:
+                        answer.set_result(None)
+                        return answer
+                    self._waiting.append(answer)
                 self._connection.send_bytes(request)
             except OSError:
                 self._end()
             except BaseException:
-                self._end()  # it may have a part of the request
+                self._end()  # it may have no request for an answer, or a part of one
                 raise
         return answer
 
@@ -125,7 +125,8 @@ class _Process:
         finally:
             self._end()
             self._process.wait()
-            connection.close()
+            with self._sending:
+                connection.close()
 
     def _receive_answers(self, connection: Connection) -> None:
         """Receive until nothing comes for some time."""
