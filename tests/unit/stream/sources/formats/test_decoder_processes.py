@@ -131,12 +131,15 @@ def test_a_process_that_is_killed(processes: DecoderProcesses) -> None:
 
 
 def test_an_idle_process_ends(processes: DecoderProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_processes, "IDLE_SECONDS", 0.2)
     wait_until_ready(processes)
     [process] = processes._processes
+    monkeypatch.setattr(decoder_processes, "IDLE_SECONDS", 0.2)
+    decoder, parts = next(topics("json", 1))
+    assert len([*processes.decode(decoder, parts)]) == len(parts)
     wait_for(lambda: process.has_ended)
     assert process.was_idle
     wait_for(lambda: not psutil.pid_exists(process._process.pid))
+    monkeypatch.undo()
     wait_until_ready(processes)
 
 
