@@ -249,12 +249,12 @@ def serve(handle: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which ends both if the other one wants it
     connection = Connection(handle)
-    requests = SimpleQueue[bytes]()
-    threading.Thread(target=_queue, args=(connection, requests), daemon=True).start()
+    arrived = SimpleQueue[bytes]()
+    threading.Thread(target=_queue, args=(connection, arrived), daemon=True).start()
     connection.send_bytes(READY)
     read = msgspec.msgpack.Decoder(_Request)
     while True:
-        request = read.decode(requests.get())
+        request = read.decode(arrived.get())
         try:
             decoded = _decoder(request.decoder).decode(request.values, request.keys)
         except UnknownSchema:
@@ -265,11 +265,11 @@ def serve(handle: int) -> None:
         connection.send_bytes(rows.serialize())
 
 
-def _queue(connection: Connection, requests: SimpleQueue[bytes]) -> None:
+def _queue(connection: Connection, arrived: SimpleQueue[bytes]) -> None:
     """Take requests while others are decoded."""
     try:
         while True:
-            requests.put(connection.recv_bytes())
+            arrived.put(connection.recv_bytes())
     except (OSError, EOFError):
         os._exit(0)
 
