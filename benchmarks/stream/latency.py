@@ -128,9 +128,8 @@ def _topic(server: str) -> str:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     topic = f"latency{uuid.uuid4().hex[:8]}"
-    AdminClient({"bootstrap.servers": server}).create_topics([NewTopic(topic, 1, 1)])[
-        topic
-    ].result()
+    admin = AdminClient({"bootstrap.servers": server})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     return topic
 
 
