@@ -26,7 +26,9 @@ def append(lake: IcebergCatalog, *ids: int) -> None:
 
 def delete(lake: IcebergCatalog, file_number: int, *positions: int) -> None:
     base = load(lake)
-    item = sorted(snapshot_files(base).values(), key=lambda i: i.path)[file_number]
+    # Names of files do not always sort as they were written.
+    files = sorted(snapshot_files(base).values(), key=lambda i: (i.sequence_number or 0, i.path))
+    item = files[file_number]
     gone = deleted_rows(base, [item])[item.path] | BitMap(positions)
     target = WriteTarget.of(base.metadata, base.io)
     vectors = base.metadata["format-version"] == 3

@@ -413,23 +413,16 @@ class Database:
         """
         end = time.monotonic() + SLOT_SECONDS
         while True:
-            own = ExitStack()
             try:
-                result = run(own.enter_context(self.connect()))
-            except BaseException as error:
-                try:
-                    if not own.__exit__(type(error), error, error.__traceback__):
-                        raise
-                except SlotInUse:
-                    if time.monotonic() > end:
-                        raise
-                    time.sleep(0.05)
-                continue
-            if stack is None:
-                own.close()
-            else:
-                stack.push(own)
-            return result
+                with ExitStack() as own:
+                    result = run(own.enter_context(self.connect()))
+                    if stack is not None:
+                        stack.push(own.pop_all())
+                    return result
+            except SlotInUse:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
 
 
 class SlotInUse(StreamError):
